@@ -1,0 +1,23 @@
+// PackGQA: the rows of one (sequence, KV head) are its tokens times the `group` query heads that share the KV head.
+//   row = token * group + head_in_group          token counts from the start of the sequence
+// Tiles cut rows, not tokens, so that any group works with any tile.
+#pragma once
+
+#include "base/int_math.hpp"
+#include "index/distance.hpp"
+
+namespace flashrel {
+
+FLASHREL_HD constexpr int row_token(int row, int group) { return row / group; }
+FLASHREL_HD constexpr int row_head(int row, int group, int kv_head) { return kv_head * group + row % group; }
+FLASHREL_HD constexpr int packed_row(int token, int head_in_group, int group) { return token * group + head_in_group; }
+
+// Tokens that a range of rows touches.
+FLASHREL_HD constexpr Range row_tokens(Range rows, int group) { return {rows.begin / group, ceil_div(rows.end, group)}; }
+
+// Number of row tiles of one (sequence, KV head). Rows may exceed 2^31 in a prefill of a wide group.
+FLASHREL_HD constexpr int row_tiles(int q_len, int group, int tile_rows) {
+  return static_cast<int>(ceil_div<long long>(static_cast<long long>(q_len) * group, tile_rows));
+}
+
+}  // namespace flashrel

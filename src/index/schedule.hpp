@@ -1,0 +1,159 @@
+// Work items: how the rows and keys of a batch are cut, the same on the host and on the device.
+//
+// A unit is one row tile of one (sequence, KV head). Its visible key tiles are cut into parts of `tiles_per_part` tiles.
+// A unit of one part writes the result itself; a unit of several parts writes each to a slot of the workspace, to be
+// merged in order. Row tiles come last to first, because a causal row tile costs more the later it stands.
+#pragma once
+
+#include <cstdint>
+
+#include "index/distance.hpp"
+#include "index/ranges.hpp"
+#include "index/rows.hpp"
+
+namespace flashrel {
+
+// Everything that cutting depends on besides the lengths; part of the Plan.
+struct ScheduleShape {
+  int n_seqs = 0, n_kv_heads = 1, group = 1;
+  int tile_rows = 64, tile_keys = 64;
+  Range visible{-kFar, kFar};  // distances
+  // Cutting rule, first that applies:
+  int max_parts = 0;              // num_splits = n: at most n parts a unit (0 = not asked for)
+  int fixed_tiles_per_part = 0;   // deterministic: this many tiles a part, only in sequences of a single row tile
+  int target_parts = 0;           // automatic: aim at this many parts in the whole batch (0 = never cut)
+  int min_tiles_per_part = 1;     // automatic: a part has at least this many tiles
+  constexpr bool operator==(const ScheduleShape&) const = default;
+};
+
+struct WorkItem {
+  int seq = 0, kv_head = 0;
+  int row_tile = 0;             // rows [row_tile, row_tile + 1) * tile_rows of the packed rows, cut at q_len * group
+  int tile_begin = 0, tile_end = 0;  // key tiles; empty = the rows see nothing
+  int slot = -1;                // of the workspace; -1 = write out and lse directly
+  int n_parts = 1, part = 0;
+  int n_rows = 0;               // rows of this tile that exist
+  constexpr bool operator==(const WorkItem&) const = default;
+};
+
+FLASHREL_HD constexpr Range unit_rows(const ScheduleShape& s, Lengths lengths, int row_tile) {
+  const long long n_rows = static_cast<long long>(lengths.q_len) * s.group;
+  const long long begin = static_cast<long long>(row_tile) * s.tile_rows;
+  return {static_cast<int>(begin), static_cast<int>(min_of<long long>(begin + s.tile_rows, n_rows))};
+}
+
+// Key tiles that a unit must visit.
+FLASHREL_HD constexpr Range unit_tiles(const ScheduleShape& s, Lengths lengths, int row_tile) {
+  const Range tokens = row_tokens(unit_rows(s, lengths, row_tile), s.group);
+  return key_tiles(visible_keys(tokens, lengths, s.visible), s.tile_keys);
+}
+
+// Tiles a part of the automatic rule has, from the tiles of the whole batch over all KV heads.
+FLASHREL_HD constexpr int auto_tiles_per_part(const ScheduleShape& s, std::int64_t batch_tiles) {
+  const std::int64_t even = ceil_div<std::int64_t>(batch_tiles, max_of(s.target_parts, 1));
+  return static_cast<int>(clamp_to<std::int64_t>(even, max_of(s.min_tiles_per_part, 1), kMaxLength));
+}
+
+// Tiles a part of this unit has.
+FLASHREL_HD constexpr int unit_tiles_per_part(const ScheduleShape& s, Lengths lengths, int n_tiles, int auto_tiles) {
+  if (s.max_parts > 0) return max_of(1, ceil_div(n_tiles, s.max_parts));
+  if (s.fixed_tiles_per_part > 0)
+    return row_tiles(lengths.q_len, s.group, s.tile_rows) == 1 ? s.fixed_tiles_per_part : max_of(1, n_tiles);
+  return s.target_parts > 0 ? auto_tiles : max_of(1, n_tiles);
+}
+
+// A unit without visible keys still is one part: it writes zeros.
+FLASHREL_HD constexpr int unit_parts(int n_tiles, int tiles_per_part) { return max_of(1, ceil_div(n_tiles, tiles_per_part)); }
+
+// Part p of a unit; `first_slot` is the unit's first slot for this KV head, -1 when it has one part.
+FLASHREL_HD constexpr WorkItem make_item(const ScheduleShape& s, Lengths lengths, int seq, int kv_head, int row_tile, int part,
+                                         int n_parts, int tiles_per_part, int first_slot) {
+  const Range tiles = unit_tiles(s, lengths, row_tile);
+  WorkItem item;
+  item.seq = seq;
+  item.kv_head = kv_head;
+  item.row_tile = row_tile;
+  item.tile_begin = min_of(tiles.begin + part * tiles_per_part, max_of(tiles.begin, tiles.end));
+  item.tile_end = min_of(item.tile_begin + tiles_per_part, max_of(tiles.begin, tiles.end));
+  item.slot = n_parts > 1 ? first_slot + part : -1;
+  item.n_parts = n_parts;
+  item.part = part;
+  item.n_rows = unit_rows(s, lengths, row_tile).size();
+  return item;
+}
+
+// Host bounds that size the workspace; nothing here is read from tensors.
+struct ScheduleBounds {
+  std::int64_t n_items = 0;  // of the item table
+  std::int64_t n_slots = 0;  // of the part buffers
+};
+
+// Units over all KV heads for any lengths within the bounds: a sequence wastes less than one row tile.
+constexpr std::int64_t max_units(const ScheduleShape& s, std::int64_t n_tokens, std::int64_t max_seqlen_q) {
+  const std::int64_t by_tokens = n_tokens * s.group / s.tile_rows + s.n_seqs;
+  const std::int64_t by_length = s.n_seqs * ceil_div<std::int64_t>(max_seqlen_q * s.group, s.tile_rows);
+  return min_of(by_tokens, by_length) * s.n_kv_heads;
+}
+
+constexpr std::int64_t max_unit_tiles(const ScheduleShape& s, std::int64_t max_seqlen_k) {
+  // A window of w distances over t tokens sees at most w + t - 1 keys, plus one tile of misalignment.
+  const std::int64_t tokens = ceil_div(s.tile_rows, s.group) + 1;
+  const std::int64_t span = min_of<std::int64_t>(max_seqlen_k, static_cast<std::int64_t>(s.visible.end) - s.visible.begin + tokens);
+  return min_of(ceil_div<std::int64_t>(span, s.tile_keys) + 1, ceil_div<std::int64_t>(max_seqlen_k, s.tile_keys));
+}
+
+constexpr ScheduleBounds schedule_bounds(const ScheduleShape& s, std::int64_t n_tokens, std::int64_t max_seqlen_q,
+                                         std::int64_t max_seqlen_k) {
+  const std::int64_t units = max_units(s, n_tokens, max_seqlen_q);
+  const std::int64_t tiles = max_unit_tiles(s, max_seqlen_k);
+  std::int64_t slots = 0;
+  if (s.max_parts > 0) {
+    const std::int64_t parts = min_of<std::int64_t>(s.max_parts, tiles);
+    slots = parts > 1 ? units * parts : 0;
+  } else if (s.fixed_tiles_per_part > 0) {
+    const std::int64_t parts = ceil_div<std::int64_t>(tiles, s.fixed_tiles_per_part);
+    slots = parts > 1 ? static_cast<std::int64_t>(s.n_seqs) * s.n_kv_heads * parts : 0;
+  } else if (s.target_parts > 0) {
+    // parts > 1 only where tiles > tiles_per_part, so parts < 2 * tiles / tiles_per_part; summed: < 2 * target_parts.
+    const std::int64_t parts = ceil_div<std::int64_t>(tiles, max_of(s.min_tiles_per_part, 1));
+    slots = parts > 1 ? min_of<std::int64_t>(2 * static_cast<std::int64_t>(s.target_parts), units * parts) : 0;
+  }
+  return {units + slots, slots};
+}
+
+// Tiles of the whole batch over all KV heads; `lengths_of(seq)` gives Lengths.
+template <class LengthsOf>
+std::int64_t batch_tiles(const ScheduleShape& s, LengthsOf&& lengths_of) {
+  std::int64_t total = 0;
+  for (int seq = 0; seq < s.n_seqs; ++seq) {
+    const Lengths lengths = lengths_of(seq);
+    const int n_row_tiles = row_tiles(lengths.q_len, s.group, s.tile_rows);
+    for (int row_tile = 0; row_tile < n_row_tiles; ++row_tile) total += unit_tiles(s, lengths, row_tile).size();
+  }
+  return total * s.n_kv_heads;
+}
+
+// Host form of the schedule: calls emit(WorkItem) in the table's order and returns the number of slots used.
+// The device form (plan/schedule.cu) writes the same table.
+template <class LengthsOf, class Emit>
+int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) {
+  const int auto_tiles = s.target_parts > 0 ? auto_tiles_per_part(s, batch_tiles(s, lengths_of)) : 0;
+  int n_slots = 0;
+  for (int seq = 0; seq < s.n_seqs; ++seq) {
+    const Lengths lengths = lengths_of(seq);
+    for (int row_tile = row_tiles(lengths.q_len, s.group, s.tile_rows) - 1; row_tile >= 0; --row_tile) {
+      const int n_tiles = unit_tiles(s, lengths, row_tile).size();
+      const int tiles_per_part = unit_tiles_per_part(s, lengths, n_tiles, auto_tiles);
+      const int n_parts = unit_parts(n_tiles, tiles_per_part);
+      for (int kv_head = 0; kv_head < s.n_kv_heads; ++kv_head) {
+        const int first_slot = n_parts > 1 ? n_slots : -1;
+        for (int part = 0; part < n_parts; ++part)
+          emit(make_item(s, lengths, seq, kv_head, row_tile, part, n_parts, tiles_per_part, first_slot));
+        if (n_parts > 1) n_slots += n_parts;
+      }
+    }
+  }
+  return n_slots;
+}
+
+}  // namespace flashrel

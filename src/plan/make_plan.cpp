@@ -1,0 +1,54 @@
+#include "plan/make_plan.hpp"
+
+#include <string>
+
+#include "backend/backend.hpp"
+#include "plan/cost.hpp"
+#include "plan/route.hpp"
+
+namespace flashrel {
+namespace {
+
+// "At most n": beyond this many part slots more splits only cost memory.
+constexpr std::int64_t kMaxRequestedSlots = 8192;
+
+ScheduleShape make_schedule_shape(const Problem& problem, const Options& options, const Policy& policy) {
+  ScheduleShape s;
+  s.n_seqs = problem.n_seqs;
+  s.n_kv_heads = problem.n_kv_heads;
+  s.group = problem.group();
+  s.tile_rows = policy.tile_rows;
+  s.tile_keys = policy.tile_keys;
+  s.visible = problem.visible;
+  s.min_tiles_per_part = policy.min_tiles_per_part;
+  if (options.num_splits > 0) {
+    const std::int64_t units = max_of<std::int64_t>(1, max_units(s, problem.n_tokens, problem.max_seqlen_q));
+    s.max_parts = static_cast<int>(max_of<std::int64_t>(1, min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots / units)));
+  } else if (options.deterministic) {
+    s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
+  } else {
+    s.target_parts = policy.target_parts;
+  }
+  return s;
+}
+
+}  // namespace
+
+Status make_plan(const Problem& problem, const Device& device, const Options& options, Plan& plan) {
+  plan = Plan{};
+  FLASHREL_RETURN_IF_ERROR(choose_backend(problem, device, options, plan));
+  plan.policy = plan.backend->choose_policy(problem, device, options);
+  plan.schedule = make_schedule_shape(problem, options, plan.policy);
+  plan.bounds = schedule_bounds(plan.schedule, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
+
+  const auto n_items = static_cast<std::size_t>(plan.bounds.n_items), n_slots = static_cast<std::size_t>(plan.bounds.n_slots);
+  const auto tile_rows = static_cast<std::size_t>(plan.policy.tile_rows), head_dim = static_cast<std::size_t>(problem.head_dim);
+  plan.workspace.book("items", n_items * sizeof(WorkItem));
+  plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
+  plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
+  plan.backend->book_workspace(problem, plan, plan.workspace);
+  plan.cost = estimate_cost(problem, device);
+  return {};
+}
+
+}  // namespace flashrel
