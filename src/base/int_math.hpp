@@ -51,7 +51,8 @@ struct FastDiv {
     multiplier = static_cast<std::uint32_t>(((std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift) - d)) / d + 1);
   }
   FLASHREL_HD constexpr int quotient(int n) const {
-    const auto high = static_cast<std::uint32_t>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(n)) * multiplier) >> 32);
+    const auto high =
+        static_cast<std::uint32_t>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(n)) * multiplier) >> 32);
     return static_cast<int>((static_cast<std::uint64_t>(high) + static_cast<std::uint32_t>(n)) >> shift);
   }
   FLASHREL_HD constexpr int remainder(int n) const { return n - quotient(n) * static_cast<int>(divisor); }

@@ -23,7 +23,7 @@ inline Status runtime_error(std::string text) { return {Code::kRuntime, std::mov
 }  // namespace flashrel
 
 // Returns the Status of `expression` from the enclosing function unless it is ok.
-#define FLASHREL_RETURN_IF_ERROR(expression)                   \
-  do {                                                         \
+#define FLASHREL_RETURN_IF_ERROR(expression)                        \
+  do {                                                              \
     if (auto status_ = (expression); !status_.ok()) return status_; \
   } while (0)

@@ -15,9 +15,7 @@ enum class BiasMode : std::int32_t { kNone, kLogits, kFused };
 // How the bias reaches a score; kNone when there is no bias.
 enum class Route : std::int32_t { kNone, kScoreMod, kSheared, kFused };
 
-constexpr std::size_t size_of(DType type) {
-  return type == DType::kFloat32 || type == DType::kInt32 ? 4 : 2;
-}
+constexpr std::size_t size_of(DType type) { return type == DType::kFloat32 || type == DType::kInt32 ? 4 : 2; }
 
 constexpr const char* name_of(DType type) {
   constexpr const char* kNames[] = {"float32", "float16", "bfloat16", "int32"};

@@ -15,27 +15,21 @@ namespace flashrel {
 
 // A backend's choice of speed parameters: plain numbers that never change results beyond rounding.
 struct Policy {
-  std::string_view name;      // row of the backend's policy table
-  int tile_rows = 64;         // packed rows of a work item
+  std::string_view name;  // row of the backend's policy table
+  int tile_rows = 64;     // packed rows of a work item
   int tile_keys = 64;
-  int n_workers = 1;          // CTAs or threads that take items
-  int target_parts = 0;       // automatic splitting aims at this many parts (0 = never cut)
+  int n_workers = 1;     // CTAs or threads that take items
+  int target_parts = 0;  // automatic splitting aims at this many parts (0 = never cut)
   int min_tiles_per_part = 1;
   int fixed_tiles_per_part = 1;  // deterministic cutting
   Route route = Route::kNone;
-  int stages = 1;             // depth of the key/value pipeline, where there is one
+  int stages = 1;  // depth of the key/value pipeline, where there is one
   bool operator==(const Policy&) const = default;
 };
 
 // One backend's answer; `reason` is empty when it can serve.
 struct Refusal {
   std::string backend, reason;
-};
-
-// Work that the bounds imply, each input read once and each output written once.
-struct Cost {
-  double flops = 0, bytes = 0;
-  double predicted_us = 0;  // 0 = the device's ceilings are unknown
 };
 
 struct Backend;
@@ -47,7 +41,6 @@ struct Plan {
   ScheduleShape schedule;
   ScheduleBounds bounds;
   Workspace workspace;
-  Cost cost;
 };
 
 }  // namespace flashrel

@@ -19,20 +19,20 @@ struct ScheduleShape {
   int tile_rows = 64, tile_keys = 64;
   Range visible{-kFar, kFar};  // distances
   // Cutting rule, first that applies:
-  int max_parts = 0;              // num_splits = n: at most n parts a unit (0 = not asked for)
-  int fixed_tiles_per_part = 0;   // deterministic: this many tiles a part, only in sequences of a single row tile
-  int target_parts = 0;           // automatic: aim at this many parts in the whole batch (0 = never cut)
-  int min_tiles_per_part = 1;     // automatic: a part has at least this many tiles
+  int max_parts = 0;             // num_splits = n: at most n parts a unit (0 = not asked for)
+  int fixed_tiles_per_part = 0;  // deterministic: this many tiles a part, only in sequences of a single row tile
+  int target_parts = 0;          // automatic: aim at this many parts in the whole batch (0 = never cut)
+  int min_tiles_per_part = 1;    // automatic: a part has at least this many tiles
   constexpr bool operator==(const ScheduleShape&) const = default;
 };
 
 struct WorkItem {
   int seq = 0, kv_head = 0;
-  int row_tile = 0;             // rows [row_tile, row_tile + 1) * tile_rows of the packed rows, cut at q_len * group
+  int row_tile = 0;                  // rows [row_tile, row_tile + 1) * tile_rows of the packed rows, cut at q_len * group
   int tile_begin = 0, tile_end = 0;  // key tiles; empty = the rows see nothing
-  int slot = -1;                // of the workspace; -1 = write out and lse directly
+  int slot = -1;                     // of the workspace; -1 = write out and lse directly
   int n_parts = 1, part = 0;
-  int n_rows = 0;               // rows of this tile that exist
+  int n_rows = 0;  // rows of this tile that exist
   constexpr bool operator==(const WorkItem&) const = default;
 };
 
@@ -98,7 +98,8 @@ constexpr std::int64_t max_units(const ScheduleShape& s, std::int64_t n_tokens, 
 constexpr std::int64_t max_unit_tiles(const ScheduleShape& s, std::int64_t max_seqlen_k) {
   // A window of w distances over t tokens sees at most w + t - 1 keys, plus one tile of misalignment.
   const std::int64_t tokens = ceil_div(s.tile_rows, s.group) + 1;
-  const std::int64_t span = min_of<std::int64_t>(max_seqlen_k, static_cast<std::int64_t>(s.visible.end) - s.visible.begin + tokens);
+  const std::int64_t span =
+      min_of<std::int64_t>(max_seqlen_k, static_cast<std::int64_t>(s.visible.end) - s.visible.begin + tokens);
   return min_of(ceil_div<std::int64_t>(span, s.tile_keys) + 1, ceil_div<std::int64_t>(max_seqlen_k, s.tile_keys));
 }
 

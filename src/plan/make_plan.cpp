@@ -3,7 +3,6 @@
 #include <string>
 
 #include "backend/backend.hpp"
-#include "plan/cost.hpp"
 #include "plan/route.hpp"
 
 namespace flashrel {
@@ -23,7 +22,8 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
   s.min_tiles_per_part = policy.min_tiles_per_part;
   if (options.num_splits > 0) {
     const std::int64_t units = max_of<std::int64_t>(1, max_units(s, problem.n_tokens, problem.max_seqlen_q));
-    s.max_parts = static_cast<int>(max_of<std::int64_t>(1, min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots / units)));
+    s.max_parts =
+        static_cast<int>(max_of<std::int64_t>(1, min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots / units)));
   } else if (options.deterministic) {
     s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
   } else {
@@ -47,7 +47,6 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
   plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
   plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
   plan.backend->book_workspace(problem, plan, plan.workspace);
-  plan.cost = estimate_cost(problem, device);
   return {};
 }
 

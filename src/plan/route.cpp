@@ -12,7 +12,8 @@ std::string route_conflict(const Problem& problem, const std::string& route) {
   const std::string mode = name_of(problem.bias);
   if (route == "auto") return "";
   if (route == "score_mod" || route == "sheared")
-    return problem.bias == BiasMode::kLogits ? "" : "route: got " + route + " with bias mode " + mode + ", expected mode logits";
+    return problem.bias == BiasMode::kLogits ? ""
+                                             : "route: got " + route + " with bias mode " + mode + ", expected mode logits";
   if (route == "fused")
     return problem.bias == BiasMode::kFused ? "" : "route: got fused with bias mode " + mode + ", expected mode fused";
   return "route: got '" + route + "', expected auto, score_mod, sheared or fused";
@@ -42,8 +43,7 @@ Status choose_backend(const Problem& problem, const Device& device, const Option
     if (forced) return unsupported("backend: " + options.backend + " cannot serve this call: " + reason);
   }
   const char* memory = problem.memory == MemoryKind::kHost ? "host" : "CUDA";
-  if (forced)
-    return invalid("backend: got '" + options.backend + "', expected for " + memory + " memory: " + names_of(list));
+  if (forced) return invalid("backend: got '" + options.backend + "', expected for " + memory + " memory: " + names_of(list));
   std::string all = std::string("backend: no backend serves this call in ") + memory + " memory";
   for (const Refusal& refusal : plan.considered) all += "; " + refusal.backend + ": " + refusal.reason;
   return unsupported(all);
