@@ -196,8 +196,9 @@ FLASHREL_API int32_t flashrel_use_sheared_bias(int32_t capability_major, int32_t
 
 /* The seed's split rule, bit for bit: 1 on Hopper (major 9) and on local layers, else a power of two from the number of
  * CTAs wanted, the batch and the key length. FlashRel's own plan (num_splits = 0) does not use it. */
-FLASHREL_API int64_t flashrel_inkling_fa4_num_splits(int32_t is_local, int64_t batch_size, int64_t max_query_len, int64_t num_heads,
-                                                     int64_t num_kv_heads, int64_t max_kv_len, int32_t capability_major);
+FLASHREL_API int64_t flashrel_inkling_fa4_num_splits(int32_t is_local, int64_t batch_size, int64_t max_query_len,
+                                                     int64_t num_heads, int64_t num_kv_heads, int64_t max_kv_len,
+                                                     int32_t capability_major);
 
 #ifdef __cplusplus
 }
