@@ -17,9 +17,9 @@ inline constexpr float kEmptyLse = -std::numeric_limits<float>::infinity();
 // Weight of a part once the largest lse is known; 0 for an empty part.
 FLASHREL_HD float part_weight(float lse, float max_lse) { return lse == kEmptyLse ? 0.0f : expf(lse - max_lse); }
 
-// lse of the merge from the largest lse and the sum of weights; -inf when there is nothing.
+// lse of the merge from the largest lse and the sum of weights; -inf when there is nothing, NaN when a part is NaN.
 FLASHREL_HD float merged_lse(float max_lse, float weight_sum) {
-  return weight_sum > 0.0f ? max_lse + logf(weight_sum) : kEmptyLse;
+  return weight_sum == 0.0f ? kEmptyLse : max_lse + logf(weight_sum);
 }
 
 }  // namespace flashrel
