@@ -1,10 +1,10 @@
 #include "base/int_math.hpp"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace flashrel {
 namespace {

@@ -1,11 +1,11 @@
 #include "base/types.hpp"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <ostream>
-
-#include <gtest/gtest.h>
 
 namespace flashrel {
 namespace {
@@ -30,11 +30,14 @@ INSTANTIATE_TEST_SUITE_P(All, HalfFormat,
 // The value of a bit pattern by its definition: sign, exponent field, mantissa field.
 double value_of(const Format& f, unsigned bits) {
   const int exponent_bits = 15 - f.mantissa_bits, all_ones = (1 << exponent_bits) - 1;
-  const int exponent = static_cast<int>(bits >> f.mantissa_bits) & all_ones, mantissa = static_cast<int>(bits & ((1u << f.mantissa_bits) - 1));
+  const int exponent = static_cast<int>(bits >> f.mantissa_bits) & all_ones,
+            mantissa = static_cast<int>(bits & ((1u << f.mantissa_bits) - 1));
   const double sign = bits & 0x8000u ? -1 : 1;
-  if (exponent == all_ones) return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  if (exponent == all_ones)
+    return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   const double fraction = std::ldexp(mantissa, -f.mantissa_bits);
-  return sign * (exponent == 0 ? std::ldexp(fraction, f.min_exponent) : std::ldexp(1 + fraction, exponent - 1 + f.min_exponent));
+  return sign *
+         (exponent == 0 ? std::ldexp(fraction, f.min_exponent) : std::ldexp(1 + fraction, exponent - 1 + f.min_exponent));
 }
 
 TEST_P(HalfFormat, EveryValueIsRightAndRoundTrips) {

@@ -2,13 +2,13 @@
 // dense matrices, the rules of the contract written out, keys summed from the last to the first in long double.
 #include "core/definition.hpp"
 
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
 #include <cmath>
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 namespace flashrel {
 namespace {
@@ -56,14 +56,16 @@ Case make_case(const Shape& shape, const Case::Rules& rules, unsigned seed) {
   Strides& s = p.strides;
   p.dtype = p.rel_logits_dtype = DType::kFloat32;
   p.n_seqs = static_cast<int>(shape.q_lens.size());
-  p.n_kv_heads = shape.n_kv_heads, p.n_q_heads = shape.n_kv_heads * shape.group, p.head_dim = shape.head_dim, p.page_size = shape.page_size;
+  p.n_kv_heads = shape.n_kv_heads, p.n_q_heads = shape.n_kv_heads * shape.group, p.head_dim = shape.head_dim,
+  p.page_size = shape.page_size;
   p.n_tokens = std::accumulate(shape.q_lens.begin(), shape.q_lens.end(), std::int64_t{0});
   p.bias = shape.bias, p.rel_extent = shape.extent, p.d_rel = shape.d_rel, p.has_rel_scale = shape.has_rel_scale;
   p.rel_zero = rules.rel_zero;
   p.softmax_scale = 0.37;
   p.visible = visible_distances(rules.causal, rules.window_left, rules.window_right);
   p.band = band_distances(rules.rel_zero, shape.extent, rules.edge);
-  for (int n : shape.kv_lens) p.max_pages = std::max<std::int64_t>(p.max_pages, (n + shape.page_size - 1) / shape.page_size + 1);
+  for (int n : shape.kv_lens)
+    p.max_pages = std::max<std::int64_t>(p.max_pages, (n + shape.page_size - 1) / shape.page_size + 1);
   p.n_pages = p.max_pages * p.n_seqs;
 
   s.q_head = p.head_dim + 1, s.q_token = p.n_q_heads * s.q_head + 2;
@@ -93,10 +95,12 @@ Real bias_of(const Case& c, std::int64_t token, int head, int dist) {
   if (p.bias == BiasMode::kNone || p.rel_extent == 0) return 0;
   if (c.rules.edge == RelEdge::kClamp) index = index < 0 ? 0 : index >= p.rel_extent ? p.rel_extent - 1 : index;
   if (index < 0 || index >= p.rel_extent) return 0;
-  if (p.bias == BiasMode::kLogits) return c.rel_logits[token * p.strides.rel_logits_token + head * p.strides.rel_logits_head + index];
+  if (p.bias == BiasMode::kLogits)
+    return c.rel_logits[token * p.strides.rel_logits_token + head * p.strides.rel_logits_head + index];
   Real sum = 0;
   for (int e = 0; e < p.d_rel; ++e)
-    sum += Real{c.rel[token * p.strides.rel_token + head * p.strides.rel_head + e]} * c.rel_proj[e * p.strides.rel_proj_row + index];
+    sum += Real{c.rel[token * p.strides.rel_token + head * p.strides.rel_head + e]} *
+           c.rel_proj[e * p.strides.rel_proj_row + index];
   return p.has_rel_scale ? c.rel_scale[token * p.strides.rel_scale_token] * sum : sum;
 }
 
@@ -204,10 +208,12 @@ RC_GTEST_PROP(Definition, FusedIsLogitsOfTheProduct, ()) {
 
 // One head of one dimension, q = 0: every weight comes from the bias alone.
 Case by_hand(int q_len, int kv_len, const Case::Rules& rules, std::vector<float> bias) {
-  Case c = make_case({.q_lens = {q_len}, .kv_lens = {kv_len}, .bias = BiasMode::kLogits, .extent = static_cast<int>(bias.size())}, rules, 1);
+  Case c = make_case(
+      {.q_lens = {q_len}, .kv_lens = {kv_len}, .bias = BiasMode::kLogits, .extent = static_cast<int>(bias.size())}, rules, 1);
   std::fill(c.q.begin(), c.q.end(), 0.0f);
   for (int i = 0; i < q_len; ++i) std::copy(bias.begin(), bias.end(), c.rel_logits.begin() + i * c.p.strides.rel_logits_token);
-  for (int j = 0; j < kv_len; ++j) c.v[c.table[j / 2] * c.p.strides.v_page + j % 2 * c.p.strides.v_slot] = static_cast<float>(j + 1);
+  for (int j = 0; j < kv_len; ++j)
+    c.v[c.table[j / 2] * c.p.strides.v_page + j % 2 * c.p.strides.v_slot] = static_cast<float>(j + 1);
   return c;
 }
 

@@ -1,12 +1,12 @@
 #include "index/ranges.hpp"
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <string>
 #include <tuple>
-
-#include <gtest/gtest.h>
 
 #include "index/pages.hpp"
 #include "index/reference_pairs.hpp"
@@ -70,8 +70,8 @@ TEST(Ranges, EveryRectangleOfShortSequences) {
       }
     const TileClass expected = n_visible == 0 ? TileClass{} : TileClass{false, n_visible < n_all, n_biased > 0};
     ASSERT_EQ(classify(tokens, keys, lengths, rule.visible(), rule.band()), expected)
-        << rule << " q_len " << lengths.q_len << " kv_len " << lengths.kv_len << " tokens " << tokens.begin << "..." << tokens.end
-        << " keys " << keys.begin << "..." << keys.end;
+        << rule << " q_len " << lengths.q_len << " kv_len " << lengths.kv_len << " tokens " << tokens.begin << "..."
+        << tokens.end << " keys " << keys.begin << "..." << keys.end;
     ++n;
   };
   for (int q_len = 0; q_len <= 5; ++q_len)
@@ -123,7 +123,8 @@ TEST(Ranges, VisibleAndFullKeysOfEveryRunOfTokens) {
 class TiledRanges : public testing::TestWithParam<std::tuple<int, int>> {};
 
 std::string tile_names(const testing::TestParamInfo<std::tuple<int, int>>& test) {
-  return 'q' + std::to_string(std::get<0>(test.param)) + "_kv" + std::to_string(std::get<1>(test.param));
+  std::string name = "q";
+  return name.append(std::to_string(std::get<0>(test.param))).append("_kv").append(std::to_string(std::get<1>(test.param)));
 }
 
 INSTANTIATE_TEST_SUITE_P(AllTiles, TiledRanges, testing::Combine(testing::Values(16, 64, 128), testing::Values(32, 64, 128)),
@@ -160,7 +161,8 @@ TEST_P(TiledRanges, SkippedMaskedAndBiasedAreExact) {
               const int n_visible = pairs.visible(first_token, end_token, tile);
               TileClass expected;
               if (n_visible > 0)
-                expected = {false, n_visible < tile_keys * (end_token - first_token), pairs.biased(first_token, end_token, tile) > 0};
+                expected = {false, n_visible < tile_keys * (end_token - first_token),
+                            pairs.biased(first_token, end_token, tile) > 0};
               const TileClass found = classify(tokens, {tile * tile_keys, (tile + 1) * tile_keys}, lengths, visible, band);
               ASSERT_TRUE(found == expected && tiles.contains(tile) == (n_visible > 0))
                   << rule << " q_len " << q_len << " kv_len " << kv_len << " group " << group << " row tile " << row_tile
@@ -198,7 +200,8 @@ TEST(Pages, EntriesAndSlotsOfEveryKeyRange) {
         ASSERT_EQ(page_entries({begin, end}, page), needed) << page << " " << begin << " " << end;
       }
     }
-  for (int wild : {-1, 7, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()}) EXPECT_FALSE(page_in_cache(wild, 7));
+  for (int wild : {-1, 7, std::numeric_limits<int>::max(), std::numeric_limits<int>::min()})
+    EXPECT_FALSE(page_in_cache(wild, 7));
   EXPECT_TRUE(page_in_cache(0, 7) && page_in_cache(6, 7));
   EXPECT_FALSE(page_in_cache(0, 0));
   EXPECT_TRUE(page_in_cache(std::numeric_limits<int>::max(), std::int64_t{1} << 31));

@@ -15,7 +15,7 @@ FLASHREL_HD constexpr int packed_row(int token, int head_in_group, int group) { 
 // Tokens that a range of rows touches.
 FLASHREL_HD constexpr Range row_tokens(Range rows, int group) { return {rows.begin / group, ceil_div(rows.end, group)}; }
 
-// Number of row tiles of one (sequence, KV head). A sequence has fewer than 2^30 packed rows (api/validate).
+// Number of row tiles of one (sequence, KV head). Packed rows stay below 2^31 - 1024 (api/validate).
 FLASHREL_HD constexpr int row_tiles(int q_len, int group, int tile_rows) {
   return static_cast<int>(ceil_div<long long>(static_cast<long long>(q_len) * group, tile_rows));
 }

@@ -1,11 +1,11 @@
 #include "index/softmax_state.hpp"
 
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 namespace flashrel {
 namespace {
@@ -64,7 +64,8 @@ RC_GTEST_PROP(SoftmaxState, MergeOfAnyCutIsTheWhole, (const std::vector<std::vec
   expect_equal(merge(parts), state_of(all));
 }
 
-RC_GTEST_PROP(SoftmaxState, MergeIsAssociative, (const std::vector<int>& a, const std::vector<int>& b, const std::vector<int>& c)) {
+RC_GTEST_PROP(SoftmaxState, MergeIsAssociative,
+              (const std::vector<int>& a, const std::vector<int>& b, const std::vector<int>& c)) {
   const State x = state_of(keys_of(a)), y = state_of(keys_of(b)), z = state_of(keys_of(c));
   const State whole = merge({x, y, z});
   expect_equal(merge({merge({x, y}), z}), whole);
