@@ -1,5 +1,6 @@
 #include "core/definition.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -23,13 +24,9 @@ double bias_entry(const Problem& p, const Tensors& t, std::int64_t token, int he
   return p.has_rel_scale ? t.rel_scale[token * p.strides.rel_scale_token] * sum : sum;
 }
 
-struct Row {
-  int seq = 0, head = 0, token_in_seq = 0;
-  std::int64_t token = 0;
-  Lengths lengths;
-};
+}  // namespace
 
-void define_row(const Problem& p, const Tensors& t, const Row& row, double* out, double* lse) {
+void define_row(const Problem& p, const Tensors& t, const RowPlace& row, double* out, double* lse) {
   const Strides& s = p.strides;
   const int kv_head = row.head / p.group();
   const Range keys = visible_keys({row.token_in_seq, row.token_in_seq + 1}, row.lengths, p.visible);
@@ -56,14 +53,13 @@ void define_row(const Problem& p, const Tensors& t, const Row& row, double* out,
   double sum = 0;
   for (double& x : score) sum += x = std::exp(x - max_score);
   *lse = keys.empty() ? -std::numeric_limits<double>::infinity() : max_score + std::log(sum);
+  std::fill_n(out, p.head_dim, 0.0);
   for (int key = keys.begin; key < keys.end; ++key) {
     const std::int64_t v_row = page_of(key) * s.v_page + page_slot(key, p.page_size) * s.v_slot + kv_head * s.v_head;
     const double weight = score[static_cast<std::size_t>(key - keys.begin)] / sum;
     for (int d = 0; d < p.head_dim; ++d) out[d] += weight * load_float(t.v_cache, p.dtype, v_row + d);
   }
 }
-
-}  // namespace
 
 Truth define(const Problem& p, const Tensors& t) {
   Truth truth;

@@ -19,4 +19,13 @@ struct Truth {
 // Tensors.out and lse are not used. Lengths and page numbers must be valid.
 Truth define(const Problem& problem, const Tensors& tensors);
 
+// One row of the same: a query head of a token, with the place of the token and its sequence's lengths.
+struct RowPlace {
+  int seq = 0, head = 0, token_in_seq = 0;
+  std::int64_t token = 0;
+  Lengths lengths;
+};
+// Writes head_dim numbers to out.
+void define_row(const Problem& problem, const Tensors& tensors, const RowPlace& row, double* out, double* lse);
+
 }  // namespace flashrel
