@@ -1,0 +1,15 @@
+// Problems from case lines: the same case and seed give the same bits everywhere.
+#pragma once
+
+#include <cstdint>
+
+#include "check/case_line.hpp"
+#include "check/host_problem.hpp"
+
+namespace flashrel::check {
+
+// What a sequence's rows and keys hold depends on (seed, sequence, position, head) alone, never on pages, layout or
+// strides, so that cases that differ only in those must give equal results.
+HostProblem generate(const Case& c, std::uint64_t seed);
+
+}  // namespace flashrel::check
