@@ -290,15 +290,19 @@ std::string print_case(const Case& c) {
 
 Status read_case_file(const std::string& path, std::vector<CaseLine>& cases) {
   std::ifstream file(path);
-  if (!file) return invalid("case file: cannot read " + path);
+  if (!file) return invalid(path + ": cannot be read");
+  return parse_cases(path, {std::istreambuf_iterator<char>(file), {}}, cases);
+}
+
+Status parse_cases(const std::string& name, const std::string& text, std::vector<CaseLine>& cases) {
   CaseLine next;
-  for (std::string line; std::getline(file, line);) {
+  for (const std::string_view line : split(text, '\n')) {
     ++next.line_number;
     next.text = line.substr(0, line.find('#'));
     next.text.erase(next.text.find_last_not_of(" \t\r") + 1);
     if (next.text.empty()) continue;
     if (Status status = parse_case(next.text, next.parsed); !status.ok())
-      return invalid(path + ":" + std::to_string(next.line_number) + ": " + status.text);
+      return invalid(name + ":" + std::to_string(next.line_number) + ": " + status.text);
     cases.push_back(next);
   }
   return {};

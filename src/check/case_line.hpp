@@ -75,6 +75,8 @@ struct CaseLine {
   Case parsed;
 };
 Status read_case_file(const std::string& path, std::vector<CaseLine>& cases);
+// The same from text; `name` stands in front of errors.
+Status parse_cases(const std::string& name, const std::string& text, std::vector<CaseLine>& cases);
 
 struct KeyHelp {
   std::string name, meaning;

@@ -22,8 +22,12 @@ constexpr int kKeyBits = 20;                    // V spells its key in that many
 
 class Generator {
  public:
-  Generator(const Case& c, std::uint64_t seed, HostProblem& host)
-      : c_(c), seed_(seed), host_(host), visible_(visible_distances(c.causal, c.window_left, c.window_right)) {}
+  Generator(const Case& c, std::uint64_t seed, bool shapes_only, HostProblem& host)
+      : c_(c),
+        seed_(seed),
+        shapes_only_(shapes_only),
+        host_(host),
+        visible_(visible_distances(c.causal, c.window_left, c.window_right)) {}
 
   void run() {
     host_.label = print_case(c_);
@@ -35,6 +39,7 @@ class Generator {
     fill_caches();
     if (c_.bias == BiasMode::kLogits) fill_logits();
     if (c_.bias == BiasMode::kFused) fill_fused();
+    if (shapes_only_) return outline_outputs();
     host_.add_outputs(c_.n_q_heads * c_.head_dim + c_.out_pad, c_.lse != LseLayout::kAbsent, c_.lse == LseLayout::kHeadMajor);
   }
 
@@ -50,10 +55,19 @@ class Generator {
   }
 
   void* add(std::int64_t n_elems, DType dtype) {
+    static std::byte placeholder;
+    if (shapes_only_) return &placeholder;
     const std::size_t bytes = static_cast<std::size_t>(n_elems) * size_of(dtype);
     std::byte* data = host_.add_input(bytes);
     std::memset(data, unread(), bytes);
     return data;
+  }
+
+  void outline_outputs() {
+    static std::byte placeholder;
+    host_.args.out = make_tensor(&placeholder, c_.dtype, {c_.n_tokens(), c_.n_q_heads, c_.head_dim});
+    if (c_.lse == LseLayout::kAbsent) return;
+    host_.args.lse = make_tensor(&placeholder, DType::kFloat32, {c_.n_tokens(), c_.n_q_heads});
   }
 
   void fill_scalars() {
@@ -75,8 +89,10 @@ class Generator {
 
   void fill_lengths() {
     const auto n_seqs = static_cast<std::int64_t>(c_.n_seqs());
-    auto* prefix = static_cast<std::int32_t*>(add(n_seqs + 1, DType::kInt32));
-    auto* kv_lens = static_cast<std::int32_t*>(add(n_seqs, DType::kInt32));
+    const auto add_lengths = [&](std::int64_t n) {
+      return reinterpret_cast<std::int32_t*>(host_.add_input(static_cast<std::size_t>(n) * sizeof(std::int32_t)));
+    };
+    std::int32_t *prefix = add_lengths(n_seqs + 1), *kv_lens = add_lengths(n_seqs);
     prefix[0] = 0;
     for (std::size_t seq = 0; seq < c_.n_seqs(); ++seq) {
       prefix[seq + 1] = prefix[seq] + static_cast<std::int32_t>(c_.q_lens[seq]);
@@ -90,6 +106,7 @@ class Generator {
   // Calls work(seq, token_in_seq, token) for every row of every sequence, on all CPUs.
   template <class Work>
   void for_each_token(Work&& work) const {
+    if (shapes_only_) return;
     for (std::size_t seq = 0; seq < c_.n_seqs(); ++seq)
       for_each_index(c_.q_lens[seq], [&](std::int64_t i) { work(seq, i, first_token_[seq] + i); });
   }
@@ -136,14 +153,14 @@ class Generator {
       n_pages_ += page_entries(filled_keys(seq), page).size();
     }
     width += c_.table_pad;
+    table_ = static_cast<std::int32_t*>(add(n_seqs * width, DType::kInt32));
+    host_.args.block_table = make_tensor(table_, DType::kInt32, {n_seqs, width});
+    if (shapes_only_) return;
     std::vector<std::int32_t> pages(static_cast<std::size_t>(n_pages_));
     std::iota(pages.begin(), pages.end(), 0);
     if (c_.shuffled)
       for (std::size_t i = pages.size(); i > 1; --i)
         std::swap(pages[i - 1], pages[static_cast<std::size_t>(random(kPages).below(i, static_cast<std::int64_t>(i)))]);
-
-    table_ = static_cast<std::int32_t*>(add(n_seqs * width, DType::kInt32));
-    host_.args.block_table = make_tensor(table_, DType::kInt32, {n_seqs, width});
     const std::int32_t garbage[] = {-1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(), 0,
                                     static_cast<std::int32_t>(n_pages_)};
     for (std::int64_t i = 0; i < n_seqs * width; ++i)
@@ -180,6 +197,7 @@ class Generator {
       host_.args.v_cache = cache_view(both, page_elems, 2, 1);
       host_.kv_layout = c_.layout == Layout::kNhd ? "NHD" : "HND";
     }
+    if (shapes_only_) return;
     for (std::size_t seq = 0; seq < c_.n_seqs(); ++seq) {
       const Range keys = filled_keys(seq);
       for_each_index(keys.size(), [&](std::int64_t i) { fill_key(seq, keys.begin + static_cast<int>(i)); });
@@ -236,7 +254,7 @@ class Generator {
     };
     if (c_.broadcast_logits) {
       host_.args.rel_logits.stride[0] = 0;
-      fill(0, 0, 0);
+      if (!shapes_only_) fill(0, 0, 0);
     } else {
       for_each_token(fill);
     }
@@ -272,7 +290,7 @@ class Generator {
     });
     void* proj = add(c_.d_rel * c_.extent, c_.dtype);
     host_.args.rel_proj = make_tensor(proj, c_.dtype, {c_.d_rel, c_.extent});
-    for (std::int64_t e = 0; e < c_.d_rel; ++e)
+    for (std::int64_t e = 0; e < c_.d_rel && !shapes_only_; ++e)
       for (std::int64_t index = 0; index < c_.extent; ++index)
         store_float(proj, c_.dtype, e * c_.extent + index, static_cast<float>(c_.gain) * proj_entry(e, index));
     if (!c_.has_rel_scale) return;
@@ -288,6 +306,7 @@ class Generator {
 
   const Case& c_;
   std::uint64_t seed_;
+  bool shapes_only_;
   HostProblem& host_;
   Range visible_;
   std::int64_t n_pages_ = 0;
@@ -299,7 +318,13 @@ class Generator {
 
 HostProblem generate(const Case& c, std::uint64_t seed) {
   HostProblem host;
-  Generator(c, seed, host).run();
+  Generator(c, seed, false, host).run();
+  return host;
+}
+
+HostProblem outline(const Case& c) {
+  HostProblem host;
+  Generator(c, 0, true, host).run();
   return host;
 }
 

@@ -12,4 +12,7 @@ namespace flashrel::check {
 // strides, so that cases that differ only in those must give equal results.
 HostProblem generate(const Case& c, std::uint64_t seed);
 
+// Shapes, strides and lengths alone, to plan a case of any size: every other pointer is a placeholder that must not be read.
+HostProblem outline(const Case& c);
+
 }  // namespace flashrel::check

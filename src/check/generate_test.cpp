@@ -65,6 +65,20 @@ TEST(Generate, OneHotResultsNameTheirKey) {
   }
 }
 
+TEST(Generate, OutlineHasTheSameProblemWithoutTheMemory) {
+  for (const char* line : {"page=4 layout=NHD lse=head q_pad=2", "bias=logits broadcast=1", "rel_scale=1 lse=0"}) {
+    const Case c = parse(kBase + line);
+    Call full, outlined;
+    ASSERT_TRUE(validate(generate(c, 1).args, full).ok());
+    ASSERT_TRUE(validate(outline(c).args, outlined).ok());
+    outlined.problem.strides.lse_token = full.problem.strides.lse_token;  // outputs are outlined densely
+    outlined.problem.strides.lse_head = full.problem.strides.lse_head;
+    EXPECT_EQ(full.problem, outlined.problem) << line;
+  }
+  Call call;
+  EXPECT_TRUE(validate(outline(parse("q=1 kv=1000000 b=64 hq=64 hkv=8")).args, call).ok()) << "16 TB of cache, planned at once";
+}
+
 TEST(Generate, SameSeedSameBits) {
   const Case c = parse(kBase);
   const HostProblem a = generate(c, 1), b = generate(c, 1), other = generate(c, 2);
