@@ -34,15 +34,24 @@ std::vector<RowPlace> pick_rows(std::vector<RowPlace> all, std::int64_t max_rows
   return picked;
 }
 
-// Largest |a - b|; NaN anywhere gives NaN, which no comparison with an allowance survives.
-double row_error(const float* found, const double* expected, int n) {
-  double worst = 0;
+struct RowError {
+  double rms = 0, worst = 0;  // root mean square and largest |found - expected|
+  int worst_column = 0;
+};
+
+// NaN anywhere gives NaN, which no comparison with an allowance survives.
+RowError row_error(const float* found, const double* expected, int n) {
+  RowError error;
+  double sum = 0;
   for (int d = 0; d < n; ++d) {
-    const double error = std::fabs(static_cast<double>(found[d]) - expected[d]);
-    if (!(error <= worst)) worst = error;
-    if (std::isnan(worst)) return worst;
+    const double off = std::fabs(static_cast<double>(found[d]) - expected[d]);
+    sum += off * off;
+    if (off <= error.worst || std::isnan(error.worst)) continue;
+    error.worst = off;
+    error.worst_column = d;
   }
-  return worst;
+  error.rms = std::sqrt(sum / n);
+  return error;
 }
 
 // -inf must be met exactly.
@@ -55,13 +64,13 @@ std::string place_text(const RowPlace& row) {
   return text.str();
 }
 
-std::string wrong_out_text(const RowPlace& row, const float* found, const double* expected, int n, double allowance) {
-  int d = 0;
-  while (d + 1 < n && std::fabs(static_cast<double>(found[d]) - expected[d]) <= allowance) ++d;
+std::string wrong_out_text(const RowPlace& row, const float* found, const double* expected, const RowError& error,
+                           double row_allowance, double column_allowance) {
+  const int d = error.worst_column;
   std::ostringstream text;
   text.precision(9);
   text << place_text(row) << ", column " << d << ": got " << found[d] << ", expected " << expected[d] << " within "
-       << allowance;
+       << column_allowance << "; the row's root mean square error is " << error.rms << ", expected at most " << row_allowance;
   return text.str();
 }
 
@@ -80,6 +89,7 @@ Status make_reference(const HostProblem& host, std::int64_t max_rows, Reference&
   reference.out.resize(n * d);
   reference.lse.resize(n);
   reference.out_allowance.resize(n);
+  reference.column_allowance.resize(n);
   reference.lse_allowance.resize(n);
   reference.has_lse = host.expected_out.empty() || !host.expected_lse.empty();
 
@@ -97,7 +107,9 @@ Status make_reference(const HostProblem& host, std::int64_t max_rows, Reference&
     std::vector<float> naive(d);
     float naive_lse = 0;
     naive_row(p, call.tensors, row, naive.data(), &naive_lse);
-    reference.out_allowance[i] = kNaiveFactor * row_error(naive.data(), truth, p.head_dim) + kOutSlack;
+    const RowError error = row_error(naive.data(), truth, p.head_dim);
+    reference.out_allowance[i] = kNaiveFactor * error.rms + kOutSlack;
+    reference.column_allowance[i] = kColumnFactor * error.worst + kOutSlack;
     reference.lse_allowance[i] = kNaiveFactor * lse_error(naive_lse, reference.lse[i]) + kLseSlack;
   });
   return {};
@@ -120,11 +132,11 @@ Verdict judge(const HostProblem& host, const Reference& reference, const RunResu
     const auto place = static_cast<std::size_t>(row.token * reference.n_q_heads + row.head);
     const float* found = &result.out[place * d];
     const double* expected = &reference.out[i * d];
-    const double allowance = reference.out_allowance[i];
-    const double error = row_error(found, expected, reference.head_dim);
-    bool right = error <= allowance;
-    if (!right && first.empty()) first = wrong_out_text(row, found, expected, reference.head_dim, allowance);
-    verdict.worst = std::max(verdict.worst, error / allowance);
+    const double allowance = reference.out_allowance[i], column_allowance = reference.column_allowance[i];
+    const RowError error = row_error(found, expected, reference.head_dim);
+    bool right = error.rms <= allowance && error.worst <= column_allowance;
+    if (!right && first.empty()) first = wrong_out_text(row, found, expected, error, allowance, column_allowance);
+    verdict.worst = std::max({verdict.worst, error.rms / allowance, error.worst / column_allowance});
 
     if (reference.has_lse && !result.lse.empty()) {
       const double lse = result.lse[place], lse_allowance = reference.lse_allowance[i];

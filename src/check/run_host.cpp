@@ -78,7 +78,7 @@ Status Placement::create(HostProblem& host, const RunOptions& options, Placement
 void Placement::place_tensors() {
   args_ = host_->args;
   args_.memory = static_cast<std::int32_t>(options_.memory);
-  args_.validate = options_.memory == MemoryKind::kHost;
+  args_.validate = options_.validate && options_.memory == MemoryKind::kHost;
   if (options_.num_splits >= 0) args_.num_splits = static_cast<std::int32_t>(options_.num_splits);
   args_.deterministic = args_.deterministic || options_.deterministic;
   if (options_.memory == MemoryKind::kHost) return;
