@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "backend/backend.hpp"
 
@@ -19,5 +20,7 @@ struct IsaState {
 std::vector<IsaState> isa_states();
 // A wrong FLASHREL_CPU_ISA: the sentence to report, "" when it is fine.
 std::string isa_error();
+// Takes the place of FLASHREL_CPU_ISA for plans made from now on ("" returns to it); not while calls are running.
+Status force_isa(const std::string& name);
 
 }  // namespace flashrel::cpu

@@ -1,0 +1,108 @@
+// What an instruction-set unit exports (isa/<name>.cpp) and what it is given. Nothing here may be emitted by a unit: plain
+// structs and FLASHREL_HD functions only, so that code compiled for one instruction set never replaces shared code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/int_math.hpp"
+#include "core/problem.hpp"
+#include "core/tensors.hpp"
+#include "index/schedule.hpp"
+
+namespace flashrel::cpu {
+
+inline constexpr int kPanel = 16;        // columns of a packed matrix panel
+inline constexpr int kKeyStep = 32;      // key ranges inside a tile are multiples of this
+inline constexpr int kMaxRowBlock = 32;  // rows that go through score, softmax and output together
+
+// rel_proj, reversed and padded so that a row of bias runs along the keys: column c holds distance dist_max - c, zero
+// (edge zero) or the nearest entry (edge clamp) outside the band.
+// LAYOUT: panels of 16 columns; float: [panel][e][16]; bf16: [panel][e / 2][16][2]; e padded to d_rel_padded with zeros.
+struct PackedProj {
+  const void* data = nullptr;
+  int n_columns = 0;  // multiple of kPanel
+  int dist_max = 0;   // distance of column 0
+  int d_rel_padded = 0;
+  Range exact{0, 0};  // distances of the band that calls can reach; the rest of the columns is padding
+};
+
+// One call, as the units see it.
+struct KernelArgs {
+  Problem problem;
+  Tensors tensors;
+  PackedProj proj;
+  int group = 1, tile_rows = 0, tile_keys = 0;
+  float* part_out = nullptr;  // [slot][row][head_dim]
+  float* part_lse = nullptr;  // [slot][row]
+};
+
+// Byte offsets inside one worker's scratch. Sized for float32 operands whatever the unit uses.
+struct ScratchLayout {
+  std::size_t q = 0;      // [tile_rows + kMaxRowBlock][d_padded]
+  std::size_t rel = 0;    // [tile_rows + kMaxRowBlock][d_rel_padded]
+  std::size_t acc = 0;    // float [tile_rows + kMaxRowBlock][d_padded], unnormalised output
+  std::size_t state = 0;  // float [2][tile_rows + kMaxRowBlock]: maximum (base 2), sum
+  std::size_t k = 0;      // packed [panel of 16 keys][d_padded][16]
+  std::size_t v = 0;      // packed [panel of 16 of d_padded][tile_keys][16]
+  std::size_t score = 0;  // float [kMaxRowBlock][score_ld]
+  std::size_t bias = 0;   // float [kMaxRowBlock][bias_ld]
+  std::size_t stage = 0;  // [16 rows + one of zeros][d_padded]
+  std::size_t rows = 0;   // pointers [2][tile_keys]: K and V rows of the tile
+  std::size_t total = 0;
+  int d_padded = 0, d_rel_padded = 0, score_ld = 0, bias_ld = 0;
+};
+
+// Bias columns that one row block needs beside its keys: one a token, and alignment at both ends.
+inline constexpr int kBiasSlack = kMaxRowBlock + 2 * kKeyStep;
+
+FLASHREL_HD ScratchLayout scratch_layout(const Problem& problem, int tile_rows, int tile_keys) {
+  ScratchLayout s;
+  s.d_padded = round_up(problem.head_dim, kKeyStep);
+  s.d_rel_padded = problem.bias == BiasMode::kFused ? round_up(problem.d_rel, kKeyStep) : 0;
+  s.score_ld = tile_keys + kPanel;
+  s.bias_ld = problem.bias == BiasMode::kNone ? 0 : tile_keys + kBiasSlack;
+  const auto take = [&s](std::size_t elements, std::size_t size) {
+    const std::size_t offset = s.total;
+    s.total = round_up(s.total + elements * size, std::size_t{256});
+    return offset;
+  };
+  const auto rows = static_cast<std::size_t>(tile_rows + kMaxRowBlock), keys = static_cast<std::size_t>(tile_keys);
+  const auto d = static_cast<std::size_t>(s.d_padded);
+  s.q = take(rows * d, 4);
+  s.rel = take(rows * static_cast<std::size_t>(s.d_rel_padded), 4);
+  s.acc = take(rows * d, 4);
+  s.state = take(2 * rows, 4);
+  s.k = take(keys * d, 4);
+  s.v = take(keys * d, 4);
+  s.score = take(static_cast<std::size_t>(kMaxRowBlock * s.score_ld), 4);
+  s.bias = take(static_cast<std::size_t>(kMaxRowBlock * s.bias_ld), 4);
+  s.stage = take((kPanel + 1) * d, 4);
+  s.rows = take(2 * keys, sizeof(void*));
+  return s;
+}
+
+// A unit's table. Entries of dtypes that the unit leaves to a smaller instruction set are null.
+struct IsaKernels {
+  const char* name = nullptr;
+  bool bf16_operands = false;  // packed matrices hold bf16 pairs; else float32
+  void (*enter)() = nullptr;   // before and after a thread runs items; may be null
+  void (*leave)() = nullptr;
+  void (*run_item)(const KernelArgs&, const WorkItem&, void* scratch) = nullptr;
+  // Ceilings: runs `iterations` of register-resident matrix arithmetic and returns the operations done.
+  double (*matrix_loop)(long iterations) = nullptr;
+  // Sum of n floats, n a multiple of 64.
+  float (*read_loop)(const float* data, std::size_t n) = nullptr;
+};
+
+extern const IsaKernels kScalarKernels;
+#if defined(FLASHREL_X86)
+extern const IsaKernels kAvx2Kernels, kAvx512Kernels, kAvx512Bf16Kernels, kAmxBf16Kernels;
+#elif defined(FLASHREL_NEON)
+extern const IsaKernels kNeonKernels;
+#endif
+
+// Table that serves this dtype: the instruction set in use, or for fp16 and float32 its float32 relative.
+const IsaKernels& kernels_in_use(DType dtype);
+
+}  // namespace flashrel::cpu

@@ -1,0 +1,13 @@
+// rel_proj as the kernels want it (isa.hpp, PackedProj): packed once a call, shared by all workers.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/cpu/isa.hpp"
+
+namespace flashrel::cpu {
+
+std::size_t packed_proj_bytes(const Problem& problem, int tile_keys);
+PackedProj pack_proj(const Problem& problem, const Tensors& tensors, int tile_keys, bool bf16, void* memory);
+
+}  // namespace flashrel::cpu
