@@ -1,0 +1,336 @@
+"""The operator for arrays of any framework: checks nothing itself, asks the library, raises the library's sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from . import _abi
+from ._arrays import HOST_DEVICE, read
+from ._frameworks import HOST, framework_of
+
+Array = Any  # a NumPy, torch, CuPy or JAX array; each argument's shape and dtype are in flashrel.h and in the docstrings
+
+_PACK = _abi.ATTENTION_ARGS.pack
+_SIZE = _abi.ATTENTION_ARGS.size
+_ATTENTION = _abi.LIB.flashrel_attention
+
+
+def _name_address(name: str | None, kept: list[Any]) -> int:
+    if name is None or name == "auto":
+        return 0
+    text = ctypes.create_string_buffer(str(name).encode())
+    kept.append(text)
+    return ctypes.addressof(text)
+
+
+class _Call(NamedTuple):
+    """One call as the ABI has it. `kept` holds what the packed struct points to and nobody else keeps alive."""
+
+    args: bytes
+    device: int
+    stream: int
+    framework: Any
+    kept: list[Any]
+
+
+_SCALARS = {
+    "max_seqlen_q": "q", "max_seqlen_k": "q", "softmax_scale": "d", "causal": "i", "rel_edge": "i", "window_left": "q",
+    "window_right": "q", "rel_zero": "q", "num_splits": "i", "deterministic": "i", "validate": "i",
+}  # fmt: skip
+_EXPECTED = {"d": "a number", "i": "a 32-bit integer", "q": "a 64-bit integer"}
+
+
+def _scalar_error(scalars: tuple[Any, ...]) -> ValueError:
+    """Names the scalar that does not fit its field of the C struct."""
+    for (name, field), value in zip(_SCALARS.items(), scalars):
+        try:
+            struct.pack(field, value)
+        except struct.error:
+            return ValueError(f"{name}: got {value!r}, expected {_EXPECTED[field]}")
+    return ValueError("shape or stride: got a number that is not a 64-bit integer")
+
+
+def prepare(
+    q: Array, k_cache: Array, v_cache: Array, *, block_table: Array, cache_seqlens: Array, cu_seqlens_q: Array,
+    max_seqlen_q: int, max_seqlen_k: int | None, softmax_scale: float | None, causal: bool, window_size: tuple[int, int],
+    rel_logits: Array | None, rel: Array | None, rel_proj: Array | None, rel_scale: Array | None, rel_zero: int,
+    rel_edge: str, num_splits: int, deterministic: bool, backend: str, route: str, out: Array | None, lse: Array | None,
+    validate: bool, stream: int | None,
+) -> _Call:  # fmt: skip
+    """Packs the arguments. Only what the C struct cannot say is checked here; `out` None is for calls that only plan."""
+    framework = framework_of(q)
+    device = framework.device(q)
+    if stream is None:
+        stream = framework.stream(device) if device != HOST_DEVICE else 0
+    absent = _abi.ABSENT
+    shown_q = read("q", q, device, stream)
+    if softmax_scale is None:
+        softmax_scale = 1.0 / shown_q[5] if shown_q[5] > 0 else 1.0
+    edge = _abi.EDGES.get(rel_edge)
+    if edge is None:
+        raise ValueError(f"rel_edge: got {rel_edge!r}, expected 'zero' or 'clamp'")
+    try:
+        window_left, window_right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size: got {window_size!r}, expected (left, right)") from None
+    kept: list[Any] = []
+    scalars = (
+        max_seqlen_q, -1 if max_seqlen_k is None else max_seqlen_k, softmax_scale, causal, edge, window_left, window_right,
+        rel_zero, num_splits, deterministic, validate and device == HOST_DEVICE,
+    )  # fmt: skip
+    try:
+        args = _PACK(
+            _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device,
+            *shown_q,
+            *read("k_cache", k_cache, device, stream),
+            *read("v_cache", v_cache, device, stream),
+            *read("block_table", block_table, device, stream),
+            *read("cache_seqlens", cache_seqlens, device, stream),
+            *read("cu_seqlens_q", cu_seqlens_q, device, stream),
+            *(absent if rel_logits is None else read("rel_logits", rel_logits, device, stream)),
+            *(absent if rel is None else read("rel", rel, device, stream)),
+            *(absent if rel_proj is None else read("rel_proj", rel_proj, device, stream)),
+            *(absent if rel_scale is None else read("rel_scale", rel_scale, device, stream)),
+            *(_unread_like(shown_q) if out is None else read("out", out, device, stream)),
+            *(absent if lse is None else read("lse", lse, device, stream)),
+            *scalars,
+            0 if backend == "auto" else _name_address(backend, kept),
+            0 if route == "auto" else _name_address(route, kept),
+        )  # fmt: skip
+    except struct.error:
+        raise _scalar_error(scalars) from None
+    return _Call(args, device, stream, framework, kept)
+
+
+def _unread_like(q: tuple[int, ...]) -> tuple[int, ...]:
+    """An output of q's shape for calls that only plan: its address is never followed, it only has to be no input's."""
+    _, dtype, rank, *shape = q[:7]
+    return (256, dtype, rank, *shape, shape[1] * shape[2], shape[2], 1, 0)
+
+
+def run(call: _Call) -> None:
+    """Runs with the workspace at hand; the library refuses one that is too small before it launches anything."""
+    framework = HOST if call.device == HOST_DEVICE else call.framework
+    block = framework.block(call.device, call.stream)
+    code = _ATTENTION(call.args, block.address, block.n_bytes, call.stream)
+    if code == _abi.WORKSPACE:
+        block = framework.grow(call.device, call.stream, _abi.workspace_bytes(call.args))
+        code = _ATTENTION(call.args, block.address, block.n_bytes, call.stream)
+    if code != _abi.OK:
+        _abi.check(code)
+
+
+def _validate_on_host(call: _Call, **int_arrays: Array) -> None:
+    """Checks lengths and page numbers of CUDA memory as the library checks host memory.
+
+    The library is asked to plan a host call with the same shapes: it reads the three int32 arrays (here: host copies) and
+    no other memory.
+    """
+    values = list(_abi.ATTENTION_ARGS.unpack(call.args))
+    values[1] = _abi.HOST
+    for name, x in int_arrays.items():
+        first = 3 + 11 * _abi.ATTENTION_TENSORS.index(name)
+        values[first : first + 11] = read(name, framework_of(x).to_host(x), HOST_DEVICE, 0)
+    values[-3:] = 1, 0, 0  # validate, and the host's own choice of backend and route
+    _abi.workspace_bytes(_PACK(*values))
+
+
+def _refuse_gradients(**arrays: Array | None) -> None:
+    for name, x in arrays.items():
+        if x is not None and getattr(x, "requires_grad", False):
+            raise ValueError(f"{name}: requires a gradient, FlashRel computes none; call it under torch.no_grad()")
+
+
+def rel_attention(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    *,
+    block_table: Array,
+    cache_seqlens: Array,
+    cu_seqlens_q: Array,
+    max_seqlen_q: int,
+    max_seqlen_k: int | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = True,
+    window_size: tuple[int, int] = (-1, -1),
+    rel_logits: Array | None = None,
+    rel: Array | None = None,
+    rel_proj: Array | None = None,
+    rel_scale: Array | None = None,
+    rel_zero: int = 0,
+    rel_edge: str = "zero",
+    num_splits: int = 0,
+    deterministic: bool = False,
+    backend: str = "auto",
+    route: str = "auto",
+    out: Array | None = None,
+    return_lse: bool = False,
+    validate: bool = False,
+    stream: int | None = None,
+) -> Any:
+    """Paged, variable-length, grouped-query attention with a learned, banded relative bias.
+
+        q_pos = i + kv_len - q_len                           query row i of its sequence; the last row is the newest key
+        dist  = q_pos - j                                    key j of the same sequence
+        score = softmax_scale * dot(q[i,h], k[j, h / group]) + bias(i, h, dist)
+        out   = sum_j softmax_j(score | visible) * v[j, h / group],   lse = ln sum_j exp(score)
+        bias  = L[i,h,dist + rel_zero] inside [0, rel_extent), elsewhere 0 (rel_edge "zero") or L's nearest entry ("clamp")
+        L     = rel_logits[i,h,:],   or rel_scale[i] * rel[i,h,:] @ rel_proj,   or absent
+
+    Arrays are NumPy, torch (CPU, CUDA), CuPy or JAX; all in the memory of `q`, all owned by the caller, read in place.
+    The last dimension of floating-point arrays is contiguous, every other stride is free.
+    T is bfloat16, float16, and in host memory float32. NumPy has bfloat16 as ml_dtypes.bfloat16, or as its bits in uint16.
+
+    Args:
+        q: (n_tokens, n_q_heads, head_dim), T.
+        k_cache, v_cache: (n_pages, page_size, n_kv_heads, head_dim), T; n_q_heads is a multiple of n_kv_heads. Strides are
+            separate, so K and V may be the halves of one tensor.
+        block_table: (n_seqs, max_pages), int32; entry p of row b is the page of keys [p, p + 1) * page_size. Entries past
+            kv_len are never used.
+        cache_seqlens: (n_seqs), int32: kv_len of each sequence; 0 is legal.
+        cu_seqlens_q: (n_seqs + 1), int32: prefix sum of q_len from 0; rows of `out` past its last entry stay untouched.
+        max_seqlen_q: upper bound of q_len; the plan depends on bounds, never on the lengths themselves.
+        max_seqlen_k: upper bound of kv_len; None = max_pages * page_size.
+        softmax_scale: multiplies q.k and not the bias; None = 1 / head_dim, as in the Inkling models (not its root).
+        causal: hides keys newer than the row.
+        window_size: (left, right), -1 = unlimited; (511, 0) is 512 keys, the row's own included.
+        rel_logits: (n_tokens, n_q_heads, rel_extent), bfloat16, float16 or float32; token stride 0 broadcasts one table.
+        rel, rel_proj: (n_tokens, n_q_heads, d_rel) and (d_rel, rel_extent), T: the fused bias, never written to memory.
+        rel_scale: (n_tokens), float32, optional factor of the fused bias.
+        rel_zero, rel_edge: the index of distance 0 in L, and what lies outside of L: "zero" or "clamp".
+        num_splits: 0 = automatic, n = at most n key ranges a row. The answer is the same up to rounding.
+        deterministic: a sequence's bits do not depend on its neighbours. (Same call, same bits, always holds.)
+        backend: "auto", or a name from `info()`; a forced backend that cannot serve is an error.
+        route: "auto", "score_mod" or "sheared" (with rel_logits), "fused" (with rel).
+        out: like q, written and returned; may be strided, may not be an input. None = a new array.
+        return_lse: also return lse, (n_tokens, n_q_heads), float32.
+        validate: a debug switch: also checks the lengths and every page number used, before the run. On CUDA it copies the
+            three int32 arrays to the host and waits for them.
+        stream: the CUDA stream as an integer. None = the current stream of torch or CuPy; JAX: the default stream.
+
+    Returns:
+        `out`, or `(out, lse)`. Rows without a visible key give 0 and -inf.
+
+    On CUDA the call is asynchronous and safe under torch.cuda.graph: a replay after lengths, tables and data changed in
+    place is right as long as the bounds hold. Workspace is kept per thread, device and stream (`clear_workspaces`).
+    JAX on CUDA waits for the result. Under torch.compile the call is one operator, flashrel::rel_attention.
+
+    Raises:
+        ValueError: the library's sentence, naming the argument, what was found, what was expected. Nothing was written.
+        RuntimeError: CUDA or the operating system reported an error.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if torch.compiler.is_compiling():
+            from . import _torch
+
+            return _torch.traced(
+                q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale,
+                causal, window_size, rel_logits, rel, rel_proj, rel_scale, rel_zero, rel_edge, num_splits, deterministic,
+                backend, route, out=out, return_lse=return_lse,
+            )  # fmt: skip
+        if torch.is_grad_enabled():
+            _refuse_gradients(
+                q=q, k_cache=k_cache, v_cache=v_cache, rel_logits=rel_logits, rel=rel, rel_proj=rel_proj, rel_scale=rel_scale
+            )
+    framework = framework_of(q)
+    if out is None:
+        out = framework.empty(q, q.shape)
+    else:
+        framework.check_writable("out", out)
+    lse = framework.empty_float32(q, q.shape[:2]) if return_lse else None
+    call = prepare(
+        q, k_cache, v_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
+        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
+        window_size=window_size, rel_logits=rel_logits, rel=rel, rel_proj=rel_proj, rel_scale=rel_scale, rel_zero=rel_zero,
+        rel_edge=rel_edge, num_splits=num_splits, deterministic=deterministic, backend=backend, route=route, out=out,
+        lse=lse, validate=validate, stream=stream,
+    )  # fmt: skip
+    if validate and call.device != HOST_DEVICE:
+        _validate_on_host(call, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q)
+    run(call)
+    out = framework.deliver(q, out, call.stream)
+    return (out, framework.deliver(q, lse, call.stream)) if return_lse else out
+
+
+_SIGNATURE = inspect.signature(rel_attention)
+_NOT_PLANNED = ("q", "k_cache", "v_cache", "out", "return_lse")
+
+
+def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str, Any]:
+    """What `rel_attention` would do with the same arguments, without doing it.
+
+    Returns the library's plan: the backend, every refusal with its reason (`considered`), route, tiles, splits, the
+    workspace ledger, bytes, flops and the predicted time. Depends on shapes, strides, bounds and options only: no memory is
+    read, unless `validate` asks for it.
+    """
+    bound = _SIGNATURE.bind(q, k_cache, v_cache, **arguments)
+    bound.apply_defaults()
+    scalars = {name: value for name, value in bound.arguments.items() if name not in _NOT_PLANNED}
+    call = prepare(q, k_cache, v_cache, out=bound.arguments["out"], lse=None, **scalars)
+    return _abi.json_of(_abi.LIB.flashrel_plan_json, call.args)
+
+
+def merge(
+    parts_out: Array,
+    parts_lse: Array,
+    *,
+    out: Array | None = None,
+    return_lse: bool = False,
+    stream: int | None = None,
+) -> Any:
+    """Merges results over disjoint key sets of the same rows: what split-KV, prefix caches and context parallelism need.
+
+        lse = ln sum_p exp(lse_p),   out = sum_p exp(lse_p - lse) * out_p        (0 and -inf where every lse_p is -inf)
+
+    Args:
+        parts_out: (n_parts, n_rows, n_heads, head_dim), float32, float16 or bfloat16. A part whose lse is -inf may hold
+            anything.
+        parts_lse: (n_parts, n_rows, n_heads), float32, natural logarithm.
+        out: (n_rows, n_heads, head_dim), any of the three types; None = a new array of the type of `parts_out`.
+        return_lse: also return lse, (n_rows, n_heads), float32.
+        stream: as in `rel_attention`.
+
+    Returns:
+        `out`, or `(out, lse)`. Deterministic; uses no workspace. Errors as in `rel_attention`.
+    """
+    framework = framework_of(parts_out)
+    device = framework.device(parts_out)
+    if stream is None:
+        stream = framework.stream(device) if device != HOST_DEVICE else 0
+    shown = read("parts_out", parts_out, device, stream)
+    if out is None:
+        out = framework.empty(parts_out, tuple(shown[4:7]))
+    else:
+        framework.check_writable("out", out)
+    lse = framework.empty_float32(parts_out, tuple(shown[4:6])) if return_lse else None
+    args = _abi.MERGE_ARGS.pack(
+        _abi.MERGE_ARGS.size, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device,
+        *shown,
+        *read("parts_lse", parts_lse, device, stream),
+        *read("out", out, device, stream),
+        *(_abi.ABSENT if lse is None else read("lse", lse, device, stream)),
+    )  # fmt: skip
+    _abi.check(_abi.LIB.flashrel_merge(args, stream))
+    out = framework.deliver(parts_out, out, stream)
+    return (out, framework.deliver(parts_out, lse, stream)) if return_lse else out
+
+
+def info() -> dict[str, Any]:
+    """The library's build, the CPU, the GPUs and the backends, each with the reason why it is off."""
+    return _abi.json_of(_abi.LIB.flashrel_info_json)
+
+
+def set_num_threads(n_threads: int) -> None:
+    """Workers of the CPU backend; 0 = the CPUs that this process may use (also FLASHREL_NUM_THREADS)."""
+    _abi.check(_abi.LIB.flashrel_set_num_threads(n_threads))
+
+
+def version() -> str:
+    """The library's version, e.g. "0.1.0"."""
+    return _abi.LIB.flashrel_version().decode()

@@ -1,0 +1,260 @@
+"""What differs between array frameworks around a call: the stream, fresh output arrays, workspace, handing results over.
+
+One small class each for NumPy, torch, CuPy and JAX. The framework is that of `q`; the other arrays may come from any
+framework, as long as they live in the same memory. Workspaces are kept per thread, device and stream, so that the calls of
+one stream share one, and two threads never interleave launches on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _abi
+from ._arrays import HOST_DEVICE, dlpack_device
+
+_ALIGNMENT = 256
+_GRAIN = 1 << 20  # workspaces grow in whole MiB, so that lengths that creep up do not reallocate at every step
+
+
+class Block(NamedTuple):
+    """Memory to work in; `owner` keeps it alive."""
+
+    owner: Any
+    address: int
+    n_bytes: int
+
+
+_NO_BLOCK = Block(None, 0, 0)
+
+
+class _Blocks(threading.local):
+    def __init__(self) -> None:
+        self.of: dict[Any, Block] = {}
+
+
+_blocks = _Blocks()
+
+
+def clear_workspaces() -> None:
+    """Gives back the workspaces that this thread's calls keep for the next ones. CUDA work must have finished."""
+    _blocks.of.clear()
+
+
+class NumPy:
+    """NumPy arrays; also the host side of every other framework, whose calls there are synchronous."""
+
+    def device(self, q: Any) -> int:
+        return HOST_DEVICE
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, like.dtype)
+
+    def empty_float32(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, np.float32)
+
+    def check_writable(self, name: str, x: Any) -> None:
+        if isinstance(x, np.ndarray) and not x.flags.writeable:
+            raise ValueError(f"{name}: got a read-only array")
+
+    def block(self, device: int, stream: int) -> Block:
+        return _blocks.of.get(HOST_DEVICE, _NO_BLOCK)
+
+    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
+        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+        buffer = np.empty(n_bytes + _ALIGNMENT, np.uint8)
+        start = buffer.__array_interface__["data"][0]
+        block = Block(buffer, start + -start % _ALIGNMENT, n_bytes)
+        _blocks.of[HOST_DEVICE] = block
+        return block
+
+    def deliver(self, like: Any, array: Any, stream: int) -> Any:
+        return array
+
+    def to_host(self, x: Any) -> Any:
+        return np.asarray(x)
+
+
+HOST = NumPy()
+
+
+class Torch:
+    """torch tensors: the caching allocator is stream-ordered, so a replaced workspace may be dropped at once."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what torch's own compiler calls; ten times cheaper
+        self.stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+
+    def device(self, q: Any) -> int:
+        return q.get_device() if q.is_cuda else HOST_DEVICE
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self.torch.empty(shape, dtype=like.dtype, device=like.device)
+
+    def empty_float32(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self.torch.empty(shape, dtype=self.torch.float32, device=like.device)
+
+    def check_writable(self, name: str, x: Any) -> None:
+        pass
+
+    def block(self, device: int, stream: int) -> Block:
+        if self.torch.cuda.is_current_stream_capturing():
+            return _NO_BLOCK  # a graph must own its memory: grow() then allocates from the graph's pool, for this call only
+        return _blocks.of.get((device, stream), _NO_BLOCK)
+
+    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
+        cuda = self.torch.cuda
+        capturing = cuda.is_current_stream_capturing()
+        if not capturing:
+            n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+        where = contextlib.nullcontext()
+        if stream != self.stream(device):
+            where = cuda.stream(cuda.ExternalStream(stream, device=device))
+        with where:
+            tensor = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{device}")
+        block = Block(tensor, tensor.data_ptr(), n_bytes)
+        if not capturing:
+            _blocks.of[device, stream] = block
+        return block
+
+    def deliver(self, like: Any, array: Any, stream: int) -> Any:
+        return array
+
+    def to_host(self, x: Any) -> Any:
+        return x.cpu()
+
+
+class CuPy:
+    """CuPy arrays on CuPy's current stream. A replaced workspace is kept: a captured graph may still use it."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+
+    def device(self, q: Any) -> int:
+        return q.device.id
+
+    def stream(self, device: int) -> int:
+        return self.cupy.cuda.get_current_stream(device).ptr
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        with like.device:
+            return self.cupy.empty(shape, like.dtype)
+
+    def empty_float32(self, like: Any, shape: tuple[int, ...]) -> Any:
+        with like.device:
+            return self.cupy.empty(shape, np.float32)
+
+    def check_writable(self, name: str, x: Any) -> None:
+        pass
+
+    def block(self, device: int, stream: int) -> Block:
+        return _blocks.of.get((device, stream), _NO_BLOCK)
+
+    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
+        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+        with self.cupy.cuda.Device(device):
+            memory = self.cupy.cuda.alloc(n_bytes)
+        previous = self.block(device, stream).owner
+        block = Block((memory, previous), memory.ptr, n_bytes)
+        _blocks.of[device, stream] = block
+        return block
+
+    def deliver(self, like: Any, array: Any, stream: int) -> Any:
+        return array
+
+    def to_host(self, x: Any) -> Any:
+        return self.cupy.asnumpy(x)
+
+
+class Jax:
+    """JAX arrays. JAX shows its streams to nobody: on CUDA the call runs on the default stream and waits for its result.
+
+    Host results are made by NumPy and handed to JAX; CUDA results are written into an array that JAX has just made and
+    that nobody else has seen.
+    """
+
+    def __init__(self, jax: Any) -> None:
+        self.jax = jax
+
+    def device(self, q: Any) -> int:
+        return dlpack_device("q", q)
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def _empty(self, like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        if like.device.platform == "cpu":
+            return np.empty(shape, dtype)
+        return self.jax.numpy.empty(shape, dtype, device=like.device).block_until_ready()
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self._empty(like, shape, like.dtype)
+
+    def empty_float32(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self._empty(like, shape, np.dtype(np.float32))
+
+    def check_writable(self, name: str, x: Any) -> None:
+        raise ValueError(f"{name}: got a JAX array, which is never written; leave {name} out")
+
+    def block(self, device: int, stream: int) -> Block:
+        return _blocks.of.get((device, stream), _NO_BLOCK)
+
+    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
+        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+        gpu = next(d for d in self.jax.devices() if d.local_hardware_id == device)
+        array = self.jax.numpy.empty(n_bytes, np.uint8, device=gpu).block_until_ready()
+        block = Block(array, array.unsafe_buffer_pointer(), n_bytes)
+        _blocks.of[device, stream] = block
+        return block
+
+    def deliver(self, like: Any, array: Any, stream: int) -> Any:
+        if isinstance(array, np.ndarray):
+            return self.jax.device_put(array, like.device)
+        _synchronise(stream)
+        return array
+
+    def to_host(self, x: Any) -> Any:
+        return np.asarray(x)
+
+
+def _synchronise(stream: int) -> None:
+    """Waits for a CUDA stream through the driver that JAX has loaded and made current on this thread."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
+    code = driver.cuStreamSynchronize(stream)
+    if code != 0:
+        raise RuntimeError(f"cuStreamSynchronize: CUDA driver error {code}")
+
+
+_of_type: dict[type, Any] = {np.ndarray: HOST}
+
+
+def framework_of(q: Any) -> Any:
+    """The framework of q, remembered by type."""
+    kind = type(q)
+    found = _of_type.get(kind)
+    if found is None:
+        found = _of_type[kind] = _find(q)
+    return found
+
+
+def _find(q: Any) -> Any:
+    if isinstance(q, np.ndarray):
+        return HOST
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(q, torch.Tensor):
+        return Torch(torch)
+    if jax is not None and isinstance(q, jax.Array):
+        return Jax(jax)
+    if type(q).__module__.partition(".")[0] == "cupy":
+        return CuPy(sys.modules["cupy"])
+    raise ValueError(f"q: got {type(q).__module__}.{type(q).__qualname__}, expected a NumPy, torch, CuPy or JAX array")

@@ -1,0 +1,184 @@
+"""torch tensors: the same results as NumPy on the CPU, the library's errors, opcheck, torch.compile; CUDA where there is one."""
+
+import numpy as np
+import pytest
+from oracle import BFLOAT16, Problem, assert_right
+
+import flashrel
+
+torch = pytest.importorskip("torch")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))]
+DTYPES = {torch.bfloat16: BFLOAT16, torch.float16: np.dtype(np.float16)}
+
+
+def to_torch(arrays, device="cpu"):
+    """bfloat16 goes through its bits: torch.from_numpy does not know ml_dtypes."""
+
+    def one(x):
+        if not isinstance(x, np.ndarray):
+            return x
+        if x.dtype == BFLOAT16:
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(device)
+        return torch.from_numpy(x).to(device)
+
+    return {name: one(x) for name, x in arrays.items()}
+
+
+def to_numpy(x):
+    if x.dtype == torch.bfloat16:
+        return x.cpu().view(torch.int16).numpy().view(BFLOAT16)
+    return x.cpu().numpy()
+
+
+def problem(dtype=torch.bfloat16, bias="fused", **shape):
+    shape = {"n_q_heads": 4, "n_kv_heads": 2, "head_dim": 64, "page_size": 16, "rel_extent": 32, "d_rel": 16, **shape}
+    return Problem([1, 3, 0, 20], [90, 33, 5, 20], dtype=DTYPES[dtype], bias=bias, rel_scale=bias == "fused", **shape)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", ["none", "logits", "fused"])
+def test_right(device, dtype, bias):
+    arrays = problem(dtype, bias).arrays()
+    out, lse = flashrel.rel_attention(**to_torch(arrays, device), return_lse=True)
+    assert out.device.type == lse.device.type == device and out.dtype == dtype
+    assert_right(to_numpy(out), arrays, to_numpy(lse))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_is_returned_and_validate_reads(device):
+    arrays = problem().arrays()
+    tensors = to_torch(arrays, device)
+    out = torch.empty_like(tensors["q"])
+    assert flashrel.rel_attention(**tensors, out=out, validate=True) is out
+    assert_right(to_numpy(out), arrays)
+    tensors["cache_seqlens"] = tensors["cache_seqlens"] + 1000
+    with pytest.raises(ValueError, match=r"cache_seqlens\[0\]: got 1090, expected at most max_pages \* page_size"):
+        flashrel.rel_attention(**tensors, validate=True)
+
+
+def test_merge_and_plan():
+    arrays = problem(bias="none").arrays()
+    tensors = to_torch(arrays)
+    out, lse = flashrel.rel_attention(**tensors, return_lse=True)
+    again = flashrel.merge(torch.stack([out, out]), torch.stack([lse, lse]))
+    torch.testing.assert_close(again, out)
+    assert flashrel.plan(**tensors)["backend"] == "cpu"
+
+
+def test_gradients_are_refused_not_dropped():
+    tensors = to_torch(problem().arrays())
+    tensors["rel"].requires_grad_()
+    with pytest.raises(ValueError, match="rel: requires a gradient"):
+        flashrel.rel_attention(**tensors)
+    with torch.no_grad():
+        flashrel.rel_attention(**tensors)
+
+
+def test_other_memory_is_refused():
+    tensors = to_torch(problem().arrays())
+    with pytest.raises(ValueError, match="block_table: lives on meta"):
+        flashrel.rel_attention(**{**tensors, "block_table": tensors["block_table"].to("meta")})
+    with pytest.raises(ValueError, match="q: got dtype float64"):
+        flashrel.rel_attention(**{**tensors, "q": tensors["q"].double()})
+
+
+def test_arrays_of_two_frameworks_may_meet_in_host_memory():
+    arrays = problem().arrays()
+    mixed = {**to_torch(arrays), "block_table": arrays["block_table"], "cu_seqlens_q": arrays["cu_seqlens_q"]}
+    assert_right(to_numpy(flashrel.rel_attention(**mixed)), arrays)
+
+
+# ---------------------------------------------------------------- torch.library, torch.compile, graphs
+
+
+def op_arguments(tensors):
+    a = tensors
+    positional = (
+        a["q"], a["k_cache"], a["v_cache"], a["block_table"], a["cache_seqlens"], a["cu_seqlens_q"], a["max_seqlen_q"],
+        None, a["softmax_scale"], a["causal"], *a["window_size"], a.get("rel_logits"), a.get("rel"), a.get("rel_proj"),
+        a.get("rel_scale"),
+    )  # fmt: skip
+    return positional
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", ["none", "logits", "fused"])
+def test_opcheck(device, bias):
+    import flashrel._torch  # noqa: F401  registers the operators
+
+    tensors = to_torch(problem(bias=bias).arrays(), device)
+    torch.library.opcheck(torch.ops.flashrel.rel_attention.default, op_arguments(tensors))
+    out = torch.empty_like(tensors["q"])
+    torch.library.opcheck(torch.ops.flashrel.rel_attention_out.default, op_arguments(tensors), {"out": out, "lse": None})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_fullgraph(device, dynamic):
+    def layer(tensors, scale):
+        out, lse = flashrel.rel_attention(**{**tensors, "q": tensors["q"] * scale}, return_lse=True)
+        return out.float() + 1, lse
+
+    tensors = to_torch(problem().arrays(), device)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager" if device == "cpu" else "inductor")
+    with torch.no_grad():
+        for got, expected in zip(compiled(tensors, 0.5), layer(tensors, 0.5)):
+            torch.testing.assert_close(got, expected)
+
+
+def test_compile_writes_into_out():
+    def layer(tensors, out):
+        flashrel.rel_attention(**tensors, out=out)
+        return out * 2
+
+    tensors = to_torch(problem().arrays())
+    out, expected_out = torch.zeros_like(tensors["q"]), torch.zeros_like(tensors["q"])
+    with torch.no_grad():
+        got = torch.compile(layer, fullgraph=True, backend="aot_eager")(tensors, out)
+        expected = layer(tensors, expected_out)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(out, expected_out)
+    assert out.abs().sum() > 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("bias", ["logits", "fused"])
+def test_cuda_graph_replays_with_other_lengths_tables_and_data(bias):
+    """Captured with one batch, replayed with another of the same bounds; a NaN-filled pool must not matter."""
+    first, second = (to_torch(p.arrays(), "cuda") for p in (problem(bias=bias), problem(bias=bias, seed=7)))
+    second["cache_seqlens"] = torch.tensor([70, 40, 0, 20], dtype=torch.int32, device="cuda")
+    second["block_table"] = first["block_table"].clone()  # every page of the first batch is filled in the second one too
+    second = {**second, "k_cache": torch.nan_to_num(second["k_cache"]), "v_cache": torch.nan_to_num(second["v_cache"])}
+    expected = flashrel.rel_attention(**second, num_splits=3)
+    out = torch.full_like(first["q"], float("nan"))
+    warmup = torch.cuda.Stream()
+    with torch.cuda.stream(warmup):
+        flashrel.rel_attention(**first, num_splits=3)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashrel.rel_attention(**first, num_splits=3, out=out)
+    for name, x in second.items():
+        if torch.is_tensor(x):
+            first[name].copy_(x)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_current_stream_is_taken():
+    """Work queued on a side stream before the call is seen by it: q is written there after a long sleep."""
+    tensors = to_torch(problem().arrays(), "cuda")
+    expected = flashrel.rel_attention(**tensors)
+    q = torch.zeros_like(tensors["q"])
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        q.copy_(tensors["q"])
+        out = flashrel.rel_attention(**{**tensors, "q": q})
+    side.synchronize()
+    assert torch.equal(out, expected)

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The Python package as a user meets it: builds the wheel (no GPU backends), installs it in a clean virtual environment
+# beside nothing but NumPy, then adds the test packages and runs tests/python. Needs g++, python3 and pip's registry.
+#   tools/test_python.sh [PYTEST_ARGUMENTS...]
+# PYTHON names the interpreter (python3), VENV the environment to make (build-python/venv).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+venv=${VENV:-build-python/venv}
+mkdir -p build-python
+rm -rf "$venv" build-python/dist
+"$python" -m venv "$venv"
+"$venv/bin/pip" install -q --disable-pip-version-check build
+
+launcher=()
+if command -v ccache > /dev/null; then
+  launcher=(-Ccmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+"$venv/bin/python" -m build --wheel -o build-python/dist -Ccmake.define.FLASHREL_CUDA=OFF "${launcher[@]}" . \
+  > build-python/wheel.log 2>&1 || { tail -n 60 build-python/wheel.log; exit 1; }
+wheel=$(echo build-python/dist/flashrel-*.whl)
+case "$wheel" in
+  *-py3-none-*) echo "wheel: $(basename "$wheel"), $(stat -c %s "$wheel") bytes" ;;
+  *) echo "wheel: got $wheel, expected a name with -py3-none-"; exit 1 ;;
+esac
+"$venv/bin/pip" install -q --disable-pip-version-check "$wheel"
+venv=$(realpath "$venv")
+cd build-python  # away from the sources: only the installed package can be imported
+"$venv/bin/python" -c "import flashrel; print('import flashrel', flashrel.__version__, 'with NumPy alone')"
+"$venv/bin/pip" install -q --disable-pip-version-check pytest hypothesis ml_dtypes "apache-tvm-ffi>=0.1.12,<0.2"
+"$venv/bin/python" -m pytest -q ../tests/python "$@"
