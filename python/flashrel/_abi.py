@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 OK, INVALID_ARGUMENT, UNSUPPORTED, WORKSPACE, RUNTIME = range(5)
+UNREAD = -1  # the tvm-ffi adapter's own: it did not understand an argument
 HOST, CUDA = 0, 1
 FLOAT32, FLOAT16, BFLOAT16, INT32 = range(4)
 DTYPE_NAMES = ("float32", "float16", "bfloat16", "int32")

@@ -37,16 +37,36 @@ class _Call(NamedTuple):
     kept: list[Any]
 
 
-_SCALARS = {
+_SCALAR_FIELDS = {
     "max_seqlen_q": "q", "max_seqlen_k": "q", "softmax_scale": "d", "causal": "i", "rel_edge": "i", "window_left": "q",
     "window_right": "q", "rel_zero": "q", "num_splits": "i", "deterministic": "i", "validate": "i",
 }  # fmt: skip
 _EXPECTED = {"d": "a number", "i": "a 32-bit integer", "q": "a 64-bit integer"}
 
 
+def _scalars(
+    q: Array, max_seqlen_q: int, max_seqlen_k: int | None, softmax_scale: float | None, causal: bool,
+    window_size: tuple[int, int], rel_zero: int, rel_edge: str, num_splits: int, deterministic: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The scalars in the order of the C struct, with the defaults that Python writes as None."""
+    if softmax_scale is None:
+        head_dim = q.shape[-1] if len(q.shape) else 0
+        softmax_scale = 1.0 / head_dim if head_dim else 1.0
+    edge = _abi.EDGES.get(rel_edge)
+    if edge is None:
+        raise ValueError(f"rel_edge: got {rel_edge!r}, expected 'zero' or 'clamp'")
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size: got {window_size!r}, expected (left, right)") from None
+    if max_seqlen_k is None:
+        max_seqlen_k = -1
+    return max_seqlen_q, max_seqlen_k, softmax_scale, causal, edge, left, right, rel_zero, num_splits, deterministic
+
+
 def _scalar_error(scalars: tuple[Any, ...]) -> ValueError:
     """Names the scalar that does not fit its field of the C struct."""
-    for (name, field), value in zip(_SCALARS.items(), scalars):
+    for (name, field), value in zip(_SCALAR_FIELDS.items(), scalars):
         try:
             struct.pack(field, value)
         except struct.error:
@@ -68,19 +88,11 @@ def prepare(
         stream = framework.stream(device) if device != HOST_DEVICE else 0
     absent = _abi.ABSENT
     shown_q = read("q", q, device, stream)
-    if softmax_scale is None:
-        softmax_scale = 1.0 / shown_q[5] if shown_q[5] > 0 else 1.0
-    edge = _abi.EDGES.get(rel_edge)
-    if edge is None:
-        raise ValueError(f"rel_edge: got {rel_edge!r}, expected 'zero' or 'clamp'")
-    try:
-        window_left, window_right = window_size
-    except (TypeError, ValueError):
-        raise ValueError(f"window_size: got {window_size!r}, expected (left, right)") from None
     kept: list[Any] = []
     scalars = (
-        max_seqlen_q, -1 if max_seqlen_k is None else max_seqlen_k, softmax_scale, causal, edge, window_left, window_right,
-        rel_zero, num_splits, deterministic, validate and device == HOST_DEVICE,
+        *_scalars(q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits,
+                  deterministic),
+        validate and device == HOST_DEVICE,
     )  # fmt: skip
     try:
         args = _PACK(
@@ -240,10 +252,29 @@ def rel_attention(
             )
     framework = framework_of(q)
     if out is None:
-        out = framework.empty(q, q.shape)
+        out = framework.empty_like(q)
     else:
         framework.check_writable("out", out)
     lse = framework.empty_float32(q, q.shape[:2]) if return_lse else None
+    device = framework.device(q)
+    if stream is None:
+        stream = framework.stream(device) if device != HOST_DEVICE else 0
+    fast = framework.fast
+    if fast is not None and not validate and backend == "auto" and route == "auto":
+        block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
+        scalars = _scalars(
+            q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits, deterministic
+        )
+        try:
+            code = fast(
+                q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse,
+                device, *scalars, 0, 0, block.address, block.n_bytes, stream,
+            )  # fmt: skip
+        except Exception:  # torch or tvm-ffi cannot hand an argument over; below it is named
+            code = _abi.UNREAD
+        if code == _abi.OK:
+            return (out, lse) if return_lse else out
+        # Else nothing was launched: the other way grows the workspace, or says what is wrong.
     call = prepare(
         q, k_cache, v_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
         max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
@@ -251,11 +282,11 @@ def rel_attention(
         rel_edge=rel_edge, num_splits=num_splits, deterministic=deterministic, backend=backend, route=route, out=out,
         lse=lse, validate=validate, stream=stream,
     )  # fmt: skip
-    if validate and call.device != HOST_DEVICE:
+    if validate and device != HOST_DEVICE:
         _validate_on_host(call, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q)
     run(call)
-    out = framework.deliver(q, out, call.stream)
-    return (out, framework.deliver(q, lse, call.stream)) if return_lse else out
+    out = framework.deliver(q, out, stream)
+    return (out, framework.deliver(q, lse, stream)) if return_lse else out
 
 
 _SIGNATURE = inspect.signature(rel_attention)
@@ -322,8 +353,13 @@ def merge(
 
 
 def info() -> dict[str, Any]:
-    """The library's build, the CPU, the GPUs and the backends, each with the reason why it is off."""
-    return _abi.json_of(_abi.LIB.flashrel_info_json)
+    """The library's build, the CPU, the GPUs and the backends, each with the reason why it is off.
+
+    `torch_adapter` is how torch tensors reach the library: "tvm-ffi" or "ctypes", None while torch is not imported.
+    """
+    torch = sys.modules.get("torch")
+    adapter = None if torch is None else "ctypes" if framework_of(torch.empty(0)).fast is None else "tvm-ffi"
+    return {**_abi.json_of(_abi.LIB.flashrel_info_json), "torch_adapter": adapter}
 
 
 def set_num_threads(n_threads: int) -> None:

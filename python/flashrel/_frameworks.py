@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _abi
+from . import _tvm_ffi
 from ._arrays import HOST_DEVICE, dlpack_device
 
 _ALIGNMENT = 256
@@ -49,11 +49,16 @@ def clear_workspaces() -> None:
 class NumPy:
     """NumPy arrays; also the host side of every other framework, whose calls there are synchronous."""
 
+    fast = None  # flashrel_attention taking arrays as they are: torch only, see _tvm_ffi
+
     def device(self, q: Any) -> int:
         return HOST_DEVICE
 
     def stream(self, device: int) -> int:
         return 0
+
+    def empty_like(self, x: Any) -> Any:
+        return np.empty(x.shape, x.dtype)
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, like.dtype)
@@ -92,10 +97,14 @@ class Torch:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what torch's own compiler calls; ten times cheaper
+        self.fast = _tvm_ffi.load(torch)
         self.stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
     def device(self, q: Any) -> int:
         return q.get_device() if q.is_cuda else HOST_DEVICE
+
+    def empty_like(self, x: Any) -> Any:
+        return self.torch.empty_like(x, memory_format=self.torch.contiguous_format)
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return self.torch.empty(shape, dtype=like.dtype, device=like.device)
@@ -136,6 +145,8 @@ class Torch:
 class CuPy:
     """CuPy arrays on CuPy's current stream. A replaced workspace is kept: a captured graph may still use it."""
 
+    fast = None
+
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
 
@@ -144,6 +155,9 @@ class CuPy:
 
     def stream(self, device: int) -> int:
         return self.cupy.cuda.get_current_stream(device).ptr
+
+    def empty_like(self, x: Any) -> Any:
+        return self.empty(x, x.shape)
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         with like.device:
@@ -182,6 +196,8 @@ class Jax:
     that nobody else has seen.
     """
 
+    fast = None
+
     def __init__(self, jax: Any) -> None:
         self.jax = jax
 
@@ -195,6 +211,9 @@ class Jax:
         if like.device.platform == "cpu":
             return np.empty(shape, dtype)
         return self.jax.numpy.empty(shape, dtype, device=like.device).block_until_ready()
+
+    def empty_like(self, x: Any) -> Any:
+        return self._empty(x, x.shape, x.dtype)
 
     def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
         return self._empty(like, shape, like.dtype)

@@ -1,10 +1,16 @@
 """torch tensors: the same results as NumPy on the CPU, the library's errors, opcheck, torch.compile; CUDA where there is one."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from oracle import BFLOAT16, Problem, assert_right
 
 import flashrel
+from flashrel import _core
+from flashrel._frameworks import framework_of
 
 torch = pytest.importorskip("torch")
 
@@ -88,6 +94,43 @@ def test_arrays_of_two_frameworks_may_meet_in_host_memory():
     arrays = problem().arrays()
     mixed = {**to_torch(arrays), "block_table": arrays["block_table"], "cu_seqlens_q": arrays["cu_seqlens_q"]}
     assert_right(to_numpy(flashrel.rel_attention(**mixed)), arrays)
+
+
+# ---------------------------------------------------------------- the two adapters
+
+
+def adapter_in_a_new_process(adapter):
+    code = "import torch, flashrel; print(flashrel.info()['torch_adapter'])"
+    environment = {**os.environ, "FLASHREL_ADAPTER": adapter}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_adapter_can_be_chosen():
+    assert adapter_in_a_new_process("ctypes").stdout.strip() == "ctypes"
+    assert "FLASHREL_ADAPTER: got 'cython'" in adapter_in_a_new_process("cython").stderr
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("adapter", ["ctypes", "tvm-ffi"])
+def test_adapters_agree(adapter, device, monkeypatch):
+    """Each way alone: tvm-ffi without ctypes' prepare (once the workspace is there), ctypes without the fast function."""
+    framework = framework_of(torch.empty(0))
+    if adapter == "tvm-ffi" and framework.fast is None:
+        pytest.skip("apache-tvm-ffi or its adapter is not here")
+    for bias in ("none", "logits", "fused"):
+        arrays = problem(bias=bias).arrays()
+        tensors = to_torch(arrays, device)
+        flashrel.rel_attention(**tensors, num_splits=3)
+        with monkeypatch.context() as patch:
+            if adapter == "ctypes":
+                patch.setattr(framework, "fast", None)
+            else:
+                patch.setattr(_core, "prepare", None)
+            out, lse = flashrel.rel_attention(**tensors, num_splits=3, return_lse=True)
+        assert_right(to_numpy(out), arrays, to_numpy(lse))
+        with monkeypatch.context() as patch:
+            patch.setattr(framework, "fast", None)
+            assert torch.equal(flashrel.rel_attention(**tensors, num_splits=3), out)
 
 
 # ---------------------------------------------------------------- torch.library, torch.compile, graphs
