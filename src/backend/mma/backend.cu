@@ -1,0 +1,49 @@
+// The backend's entry: books its workspace, then enqueues schedule, projection packing and one kernel instance.
+#include <string>
+
+#include "backend/mma/instances.hpp"
+#include "backend/mma/mma.hpp"
+#include "backend/mma/policy.hpp"
+#include "gpu/params.hpp"
+#include "gpu/rel_proj.hpp"
+#include "gpu/schedule.hpp"
+
+namespace flashrel::mma {
+namespace {
+
+constexpr std::string_view kPackedProjEntry = "packed_rel_proj";
+
+LaunchKernel choose_kernel(const Problem& problem) {
+  const bool bf16 = problem.dtype == DType::kBFloat16;
+  if (uses_keys_kernel(problem)) return bf16 ? keys_bf16_d128 : keys_fp16_d128;
+  switch (padded_head_dim(problem)) {
+    case 64: return bf16 ? rows_bf16_d64 : rows_fp16_d64;
+    case 128: return bf16 ? rows_bf16_d128 : rows_fp16_d128;
+    default: return bf16 ? rows_bf16_d256 : rows_fp16_d256;
+  }
+}
+
+void book_workspace(const Problem& problem, const Plan& plan, Workspace& workspace) {
+  gpu::book_schedule(plan, workspace);
+  if (plan.policy.route == Route::kFused)
+    workspace.book(std::string(kPackedProjEntry), gpu::packed_proj_bytes(problem.rel_extent, problem.d_rel));
+}
+
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
+  if (plan.bounds.n_items == 0) return {};
+  FLASHREL_RETURN_IF_ERROR(gpu::launch_schedule(problem, tensors, plan, workspace, stream));
+  gpu::AttentionParams params = gpu::make_attention_params(problem, tensors, plan, workspace);
+  if (plan.policy.route == Route::kFused) {
+    void* packed = plan.workspace.at<void>(workspace, kPackedProjEntry);
+    FLASHREL_RETURN_IF_ERROR(gpu::launch_pack_rel_proj(problem, tensors, packed, stream));
+    params.bias.packed_proj = packed;
+  }
+  const std::int64_t n_workers = min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items);
+  return choose_kernel(problem)(params, {static_cast<int>(n_workers), problem.d_rel, stream});
+}
+
+}  // namespace
+
+const Backend kBackend{"mma", MemoryKind::kCuda, [] { return std::string(); }, supports, choose_policy, book_workspace, launch};
+
+}  // namespace flashrel::mma

@@ -1,0 +1,132 @@
+#include "backend/mma/policy.hpp"
+
+#include <gtest/gtest.h>
+
+#include "backend/mma/shapes.hpp"
+
+namespace flashrel::mma {
+namespace {
+
+Problem layer() {
+  Problem p;
+  p.memory = MemoryKind::kCuda;
+  p.n_tokens = 8192;
+  p.n_seqs = 1;
+  p.n_q_heads = 64;
+  p.n_kv_heads = 8;
+  p.head_dim = 128;
+  p.page_size = 16;
+  p.max_seqlen_q = p.max_seqlen_k = 8192;
+  return p;
+}
+
+Device gpu(int major, int minor) {
+  Device d;
+  d.memory = MemoryKind::kCuda;
+  d.capability_major = major;
+  d.capability_minor = minor;
+  d.n_sms = 132;
+  return d;
+}
+
+TEST(MmaSupports, EveryGpuFromAmpereUp) {
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 6}, {8, 9}, {9, 0}, {10, 0}, {11, 0}, {12, 0}, {12, 1}})
+    EXPECT_EQ(supports(layer(), gpu(major, minor), {}), "");
+  EXPECT_EQ(supports(layer(), gpu(7, 5), {}), "device: got compute capability 7.5, mma needs 8.0 or newer");
+}
+
+TEST(MmaSupports, RefusalsNameTheArgument) {
+  Problem p = layer();
+  p.dtype = DType::kFloat32;
+  EXPECT_EQ(supports(p, gpu(9, 0), {}), "dtype: got float32, mma needs bfloat16 or float16");
+  p = layer();
+  p.head_dim = 80;
+  EXPECT_EQ(supports(p, gpu(9, 0), {}), "head_dim: got 80, mma has 32, 64, 96, 128, 192 and 256");
+  p = layer();
+  p.bias = BiasMode::kFused;
+  p.d_rel = 65;
+  EXPECT_EQ(supports(p, gpu(9, 0), {}), "d_rel: got 65, mma serves at most 64");
+  p = layer();
+  p.bias = BiasMode::kLogits;
+  p.rel_zero = std::int64_t{1} << 40;
+  EXPECT_EQ(supports(p, gpu(9, 0), {}), "rel_zero: got 1099511627776, mma serves magnitudes below 2^30");
+}
+
+TEST(MmaSupports, EveryHeadDimAndPage) {
+  for (const int head_dim : {32, 64, 96, 128, 192, 256})
+    for (const int page : {1, 13, 16, 256})
+      for (const int q_len : {1, 9, 8192}) {
+        Problem p = layer();
+        p.head_dim = head_dim;
+        p.page_size = page;
+        p.max_seqlen_q = q_len;
+        ASSERT_EQ(supports(p, gpu(8, 0), {}), "");
+        ASSERT_GE(padded_head_dim(p), head_dim);
+      }
+}
+
+TEST(MmaPolicy, FewRowsGoToTheKeysKernel) {
+  Problem p = layer();
+  p.max_seqlen_q = 2;  // 2 tokens x 8 heads of a KV head
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "keys_16x64");
+  p.max_seqlen_q = 3;
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "rows_128x64");
+  p.max_seqlen_q = 1;
+  p.head_dim = 256;
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "rows_64x32");
+}
+
+TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
+  for (const int head_dim : {64, 128, 256})
+    for (const int q_len : {1, 100}) {
+      Problem p = layer();
+      p.head_dim = head_dim;
+      p.max_seqlen_q = q_len;
+      const Policy policy = choose_policy(p, gpu(9, 0), {});
+      if (uses_keys_kernel(p)) {
+        EXPECT_EQ(policy.tile_rows, KeysShape<128>::kTileRows);
+        EXPECT_EQ(policy.tile_keys, KeysShape<128>::kTileKeys);
+      } else if (head_dim == 256) {
+        EXPECT_EQ(policy.tile_rows, RowsShape<256>::kTileRows);
+        EXPECT_EQ(policy.tile_keys, RowsShape<256>::kTileKeys);
+      } else {
+        EXPECT_EQ(policy.tile_rows, RowsShape<64>::kTileRows);
+        EXPECT_EQ(policy.tile_keys, RowsShape<64>::kTileKeys);
+        EXPECT_EQ(policy.tile_rows, RowsShape<128>::kTileRows);
+        EXPECT_EQ(policy.tile_keys, RowsShape<128>::kTileKeys);
+      }
+      EXPECT_GT(policy.n_workers, 0);
+      EXPECT_GT(policy.target_parts, 0);
+    }
+}
+
+// The smallest limit of a supported GPU is 99 KiB a block (compute capability 8.6, 8.9, 12.0).
+TEST(MmaShapes, SharedMemoryFitsEveryGpu) {
+  constexpr std::size_t kSmallest = 99 * 1024 - 1024;  // static variables stay below 1 KiB
+  const auto largest = [](auto shape) {
+    using Shape = decltype(shape);
+    return Shape::kExtraAt + std::max(rel_bytes(Shape::kTileRows, kMaxRelDim), window_bytes(Shape::kWarps, Shape::kTileKeys));
+  };
+  EXPECT_LE(largest(RowsShape<64>{}), kSmallest);
+  EXPECT_LE(largest(RowsShape<128>{}), kSmallest);
+  EXPECT_LE(largest(RowsShape<256>{}), kSmallest);
+  EXPECT_LE(KeysShape<128>::kExtraAt + std::max(rel_bytes(16, kMaxRelDim), window_bytes(4, 16)), kSmallest);
+  // Three CTAs of the keys kernel share an H100's 228 KiB.
+  EXPECT_LE(3 * (KeysShape<128>::kExtraAt + rel_bytes(16, 16) + 1024 + 256), std::size_t{228 * 1024});
+}
+
+TEST(MmaPolicy, RoutesFollowTheBias) {
+  Problem p = layer();
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).route, Route::kNone);
+  p.bias = BiasMode::kFused;
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).route, Route::kFused);
+  p.bias = BiasMode::kLogits;
+  Options options;
+  options.route = "score_mod";
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), options).route, Route::kScoreMod);
+  options.route = "sheared";
+  EXPECT_EQ(choose_policy(p, gpu(9, 0), options).route, Route::kSheared);
+}
+
+}  // namespace
+}  // namespace flashrel::mma

@@ -1,0 +1,187 @@
+// The bias of 16 rows x 8 * kKeyBlocks keys, as the accumulators that Q K^T is added to, in three forms ("routes"):
+//   score_mod  every score reads its own entry of rel_logits from global memory;
+//   sheared    the rectangle that the scores need is copied to shared memory once, already sheared, and read by position;
+//   fused      rel * rel_proj on the matrix units, one instruction per token of the block, 8 keys and 16 values of e:
+//              the columns of the B operand are the packed projection's rows first_index - column, so the shear is in the
+//              addresses; rows of other tokens are zero in the A operand.
+#pragma once
+
+#include "gpu/element.cuh"
+#include "gpu/mma_sync.cuh"
+#include "gpu/params.hpp"
+#include "gpu/rel_proj.hpp"
+#include "gpu/rows.cuh"
+#include "index/frag.hpp"
+#include "index/shear.hpp"
+#include "index/softmax_state.hpp"
+
+namespace flashrel::gpu {
+
+// LAYOUT of a warp's window (sheared): [16 rows][n_keys + 8] float; the 8 make a quad's 8-byte reads conflict-free.
+inline constexpr int window_stride(int n_keys) { return n_keys + 8; }
+inline constexpr int window_elems(int n_keys) { return 16 * window_stride(n_keys); }
+
+template <class T>
+struct BiasView {
+  const BiasParams& p;
+  const RowInfo* s_rows;  // of the item
+  const T* s_rel;         // fused: [row][rel_steps * 16]
+  float* s_window;        // sheared: this warp's window
+};
+
+// Entry of rel_logits as float32; kBytes = 2 serves bfloat16 and float16.
+template <int kBytes>
+__device__ __forceinline__ float load_logit(const BiasParams& p, std::int64_t offset) {
+  if constexpr (kBytes == 4) {
+    return __ldg(static_cast<const float*>(p.logits.data) + offset);
+  } else {
+    const std::uint16_t bits = __ldg(static_cast<const std::uint16_t*>(p.logits.data) + offset);
+    return p.logits_dtype == DType::kBFloat16 ? __uint_as_float(static_cast<std::uint32_t>(bits) << 16)
+                                              : __half2float(__ushort_as_half(bits));
+  }
+}
+
+__device__ __forceinline__ bool edge_clamps(const BiasParams& p) { return p.band.begin == -kFar && p.band.end == kFar; }
+
+template <class T, int kKeyBlocks>
+__device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
+  constexpr int kKeys = 8 * kKeyBlocks;
+  static_assert(kKeys <= kProjPad);
+  const int lane = opaque_lane();
+  const int top = first_row + lane / 4, bottom = top + 8;
+  const int top_pos = view.s_rows[top].q_pos, bottom_pos = view.s_rows[bottom].q_pos;
+  const int rel_elems = view.p.rel_steps * kRelStep;
+  // A lane's four neighbours in e are A's registers {0, 2} and B's {0, 1}: the order of a sum is free, as long as both agree.
+  const T* s_top = view.s_rel + top * rel_elems + lane % 4 * 4;
+  const T* s_bottom = view.s_rel + bottom * rel_elems + lane % 4 * 4;
+  const auto* proj = static_cast<const T*>(view.p.packed_proj) + lane % 4 * 4;
+  const std::int64_t step_elems = (view.p.rel_extent + 2 * kProjPad) * kRelStep;
+  const int last_pos = view.s_rows[first_row + 15].q_pos;
+#pragma unroll 1
+  for (int pos = view.s_rows[first_row].q_pos; pos <= last_pos; ++pos) {
+    const int index = first_index(pos, first_key, view.p.rel_zero, view.p.rel_extent, kKeys);
+    const T* columns = proj + (index + kProjPad - lane / 4) * kRelStep;
+#pragma unroll 1
+    for (int step = 0; step < view.p.rel_steps; ++step) {
+      uint2 a_top = *reinterpret_cast<const uint2*>(s_top + step * kRelStep);
+      uint2 a_bottom = *reinterpret_cast<const uint2*>(s_bottom + step * kRelStep);
+      if (top_pos != pos) a_top = {0, 0};
+      if (bottom_pos != pos) a_bottom = {0, 0};
+      const std::uint32_t a[4] = {a_top.x, a_bottom.x, a_top.y, a_bottom.y};
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n) {
+        const uint2 b = __ldg(reinterpret_cast<const uint2*>(columns - n * 8 * kRelStep));
+        mma_16x8x16<T>(c[n], a, b.x, b.y);
+      }
+      columns += step_elems;
+    }
+  }
+}
+
+template <int kBytes, int kKeyBlocks, class T>
+__device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
+  const int lane = opaque_lane(), extent = static_cast<int>(view.p.rel_extent);
+  const bool clamped = edge_clamps(view.p);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const RowInfo& row = view.s_rows[first_row + lane / 4 + 8 * h];
+    const bool exists = row.token >= 0;
+    const std::int64_t offset = row.logits_offset;
+    const int first = first_index(row.q_pos, first_key, view.p.rel_zero, extent, 8 * kKeyBlocks) - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int index = first - n * 8 - i;
+        if (exists && reads_entry(index, extent, clamped))
+          c[n][2 * h + i] = load_logit<kBytes>(view.p, offset + nearest_entry(index, extent));
+      }
+  }
+}
+
+template <int kBytes, int kKeyBlocks, class T>
+__device__ __forceinline__ void sheared_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
+  constexpr int kKeys = 8 * kKeyBlocks, kStride = window_stride(kKeys);
+  constexpr int kColumns = min_of(kKeys, 32), kRowsAtOnce = 32 / kColumns;  // that a warp copies with one load a lane
+  const int lane = opaque_lane(), extent = static_cast<int>(view.p.rel_extent);
+  const bool clamped = edge_clamps(view.p);
+  __syncwarp();  // SYNC: the window's last readers are done
+#pragma unroll 4
+  for (int line = lane / kColumns; line < 16; line += kRowsAtOnce) {
+    const RowInfo& row = view.s_rows[first_row + line];
+    const int first = first_index(row.q_pos, first_key, view.p.rel_zero, extent, kKeys) - lane % kColumns;
+#pragma unroll
+    for (int column = 0; column < kKeys; column += kColumns) {
+      const bool reads = row.token >= 0 && reads_entry(first - column, extent, clamped);
+      view.s_window[line * kStride + column + lane % kColumns] =
+          reads ? load_logit<kBytes>(view.p, row.logits_offset + nearest_entry(first - column, extent)) : 0.0f;
+    }
+  }
+  __syncwarp();  // SYNC: the window is complete
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Cell cell = mma_c_cell(lane, 2 * h);
+      const float2 pair = *reinterpret_cast<const float2*>(view.s_window + cell.row * kStride + n * 8 + cell.col);
+      c[n][2 * h] = pair.x;
+      c[n][2 * h + 1] = pair.y;
+    }
+}
+
+// Scores of rows [first_row, first_row + 16) of the item and keys [first_key, first_key + 8 * kKeyBlocks) before Q K^T is
+// added: zeros, or the bias in units of q.k, bias * rel_scale / softmax_scale.
+template <class T, int kKeyBlocks>
+__device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key,
+                                            bool with_bias) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
+  if (!with_bias || view.s_rows[first_row].token < 0) return;
+  if (view.p.route == Route::kFused) {
+    fused_bias(c, view, first_row, first_key);
+  } else if (view.p.route == Route::kSheared) {
+    if (view.p.logits_dtype == DType::kFloat32)
+      sheared_bias<4>(c, view, first_row, first_key);
+    else
+      sheared_bias<2>(c, view, first_row, first_key);
+  } else {
+    if (view.p.logits_dtype == DType::kFloat32)
+      score_mod_bias<4>(c, view, first_row, first_key);
+    else
+      score_mod_bias<2>(c, view, first_row, first_key);
+  }
+  const int lane = opaque_lane();
+  const float factor[2] = {view.s_rows[first_row + lane / 4].bias_factor, view.s_rows[first_row + lane / 4 + 8].bias_factor};
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) c[n][i] *= factor[i / 2];
+}
+
+// Hidden scores become -inf.
+template <int kKeyBlocks>
+__device__ __forceinline__ void mask_scores(float (&score)[kKeyBlocks][4], const RowInfo* s_rows, int first_row, int first_key) {
+  const int lane = opaque_lane();
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const RowInfo& row = s_rows[first_row + lane / 4 + 8 * h];
+    const int offset = first_key + lane % 4 * 2 - row.key_begin, count = row.key_count;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (static_cast<unsigned>(offset + n * 8 + i) >= static_cast<unsigned>(count)) score[n][2 * h + i] = kEmptyLse;
+  }
+}
+
+template <int kKeyBlocks>
+__device__ __forceinline__ void scale_scores(float (&score)[kKeyBlocks][4], float scale) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) score[n][i] *= scale;
+}
+
+}  // namespace flashrel::gpu

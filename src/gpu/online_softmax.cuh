@@ -1,0 +1,94 @@
+// Online softmax over accumulator fragments (index/frag.hpp), in base 2: a lane holds, of every 16-row block, the rows
+// lane / 4 and lane / 4 + 8; the four lanes of a quad share a row.
+//
+// The running maximum is raised only when a row's maximum grew by more than 2^kLazyLog2: until then probabilities are
+// measured against the old one, at most 2^kLazyLog2 in size, and the output needs no rescaling. The result is the same up
+// to rounding.
+#pragma once
+
+#include "gpu/params.hpp"
+#include "gpu/rows.cuh"
+#include "index/softmax_state.hpp"
+
+namespace flashrel::gpu {
+
+inline constexpr float kLazyLog2 = 8.0f;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+template <int kRowBlocks>
+struct SoftmaxState {
+  float max_log2[kRowBlocks][2];  // reference of the probabilities; -inf before the first visible key
+  float sum[kRowBlocks][2];       // this lane's share
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kRowBlocks * 2; ++i) max_log2[i / 2][i % 2] = kEmptyLse, sum[i / 2][i % 2] = 0.0f;
+  }
+};
+
+// Turns scores into probabilities in place: p = 2^(score * scale - max), scale > 0. Hidden scores are -inf.
+// Rescales `out` and the sums when some row's reference moved.
+template <int kRowBlocks, int kKeyBlocks, int kDimBlocks>
+__device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBlocks][4], float (&out)[kRowBlocks][kDimBlocks][4],
+                                               SoftmaxState<kRowBlocks>& state, float scale) {
+#pragma unroll
+  for (int r = 0; r < kRowBlocks; ++r) {
+    float factor[2];
+    bool moved = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = kEmptyLse;
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n) top = fmaxf(top, fmaxf(score[r][n][2 * h], score[r][n][2 * h + 1]));
+      top = quad_max(top) * scale;
+      const float old = state.max_log2[r][h];
+      const bool moves = top - old > kLazyLog2;  // false for -inf - -inf
+      factor[h] = moves ? exp2_approx(old - top) : 1.0f;
+      state.max_log2[r][h] = moves ? top : old;
+      moved = moved || moves;
+    }
+    if (__any_sync(kAllLanes, moved)) {
+      state.sum[r][0] *= factor[0];
+      state.sum[r][1] *= factor[1];
+#pragma unroll
+      for (int d = 0; d < kDimBlocks; ++d)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[r][d][i] *= factor[i / 2];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float reference = state.max_log2[r][h] == kEmptyLse ? 0.0f : state.max_log2[r][h];
+#pragma unroll
+      for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& s = score[r][n][2 * h + i];
+          s = exp2_approx(fmaf(s, scale, -reference));
+          state.sum[r][h] += s;
+        }
+    }
+  }
+}
+
+// Natural-log lse of a finished row, from its reference and its full sum.
+__device__ __forceinline__ float finish_lse(float max_log2, float sum) {
+  return sum == 0.0f ? kEmptyLse : (max_log2 + log2f(sum)) * kLn2;
+}
+__device__ __forceinline__ float finish_factor(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+}  // namespace flashrel::gpu

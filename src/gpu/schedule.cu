@@ -1,0 +1,168 @@
+// One block. Sequences are taken kThreads at a time, their row tiles ("units") kThreads at a time; block-wide prefix sums
+// give every unit its first item, slot and merge entry, then all threads write items side by side.
+#include <cuda_runtime.h>
+
+#include <cub/block/block_scan.cuh>
+
+#include "gpu/cuda_status.hpp"
+#include "gpu/params.hpp"
+#include "gpu/schedule.hpp"
+#include "index/schedule.hpp"
+
+namespace flashrel::gpu {
+namespace {
+
+constexpr int kThreads = 512;
+
+struct ScheduleParams {
+  ScheduleShape shape;
+  BatchParams batch;
+  WorkItem* items;
+  std::int64_t n_items_max, n_slots_max;  // of the booked tables; never exceeded while lengths keep to the plan's bounds
+  std::int32_t* merges;
+  ScheduleHeader* header;
+};
+
+struct Unit {
+  Lengths lengths;
+  int seq, row_tile;
+  int n_parts, tiles_per_part;
+  int first_slot;  // of KV head 0
+  int first_merge;
+};
+
+using Scan = cub::BlockScan<long long, kThreads>;
+
+struct Shared {
+  Scan::TempStorage scan;
+  Unit units[kThreads];
+  int item_end[kThreads];  // items of units [0, i], counted from the first unit of this round
+  Lengths lengths[kThreads];
+  int unit_end[kThreads];  // units of sequences [0, i], counted from the first sequence of this chunk
+};
+
+// Smallest i with x < ends[i].
+__device__ int owner_of(int x, const int* ends, int n) {
+  int low = 0, high = n - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (x < ends[middle])
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+__device__ long long scan(Shared& shared, long long value, long long& total) {
+  long long before;
+  __syncthreads();
+  Scan(shared.scan).ExclusiveSum(value, before, total);
+  __syncthreads();
+  return before;
+}
+
+// Calls body(seq, row_tile, lengths, valid, n_in_round) with a whole block: unit i of a round goes to thread i, in table order.
+template <class Body>
+__device__ void for_each_unit(const ScheduleParams& p, Shared& shared, Body&& body) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int first_seq = 0; first_seq < p.shape.n_seqs; first_seq += kThreads) {
+    const int seq = first_seq + thread;
+    const Lengths mine = seq < p.shape.n_seqs ? p.batch.lengths(seq) : Lengths{};
+    const int n_row_tiles = mine.q_len > 0 ? row_tiles(mine.q_len, p.shape.group, p.shape.tile_rows) : 0;
+    long long total;
+    const long long before = scan(shared, n_row_tiles, total);
+    shared.lengths[thread] = mine;
+    shared.unit_end[thread] = static_cast<int>(before) + n_row_tiles;
+    __syncthreads();
+    for (int first_unit = 0; first_unit < total; first_unit += kThreads) {
+      const int unit = first_unit + thread;
+      const bool valid = unit < total;
+      const int owner = valid ? owner_of(unit, shared.unit_end, kThreads) : 0;
+      // Row tiles of a sequence come last to first.
+      const int row_tile = valid ? shared.unit_end[owner] - 1 - unit : 0;
+      body(first_seq + owner, row_tile, shared.lengths[owner], valid, min_of(kThreads, static_cast<int>(total) - first_unit));
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ ScheduleParams p) {
+  alignas(Shared) __shared__ unsigned char shared_bytes[sizeof(Shared)];  // its members have initialisers
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const ScheduleShape& shape = p.shape;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  int auto_tiles = 0;
+  if (shape.target_parts > 0) {
+    long long tiles = 0, total;
+    for_each_unit(p, shared, [&](int, int row_tile, Lengths lengths, bool valid, int) {
+      if (valid) tiles += unit_tiles(shape, lengths, row_tile).size();
+    });
+    scan(shared, tiles, total);
+    auto_tiles = auto_tiles_per_part(shape, total * shape.n_kv_heads);
+  }
+
+  long long n_items = 0, n_slots = 0, n_merges = 0;
+  for_each_unit(p, shared, [&](int seq, int row_tile, Lengths lengths, bool valid, int n_units) {
+    Unit unit{lengths, seq, row_tile, 0, 1, 0, 0};
+    if (valid) {
+      const int n_tiles = unit_tiles(shape, lengths, row_tile).size();
+      unit.tiles_per_part = unit_tiles_per_part(shape, lengths, n_tiles, auto_tiles);
+      unit.n_parts = unit_parts(n_tiles, unit.tiles_per_part);
+    }
+    const bool cut = unit.n_parts > 1;
+    long long items_total, slots_total, merges_total;
+    const long long items_before = scan(shared, static_cast<long long>(unit.n_parts) * shape.n_kv_heads, items_total);
+    unit.first_slot =
+        static_cast<int>(n_slots + scan(shared, cut ? static_cast<long long>(unit.n_parts) * shape.n_kv_heads : 0, slots_total));
+    unit.first_merge = static_cast<int>(n_merges + scan(shared, cut ? shape.n_kv_heads : 0, merges_total));
+    shared.units[thread] = unit;
+    shared.item_end[thread] = static_cast<int>(items_before) + unit.n_parts * shape.n_kv_heads;
+    __syncthreads();
+    for (int i = thread; i < items_total; i += kThreads) {
+      const int owner = owner_of(i, shared.item_end, n_units);
+      const Unit& u = shared.units[owner];
+      const int in_unit = i - (shared.item_end[owner] - u.n_parts * shape.n_kv_heads);
+      const int kv_head = in_unit / u.n_parts, part = in_unit % u.n_parts;
+      const long long index = n_items + i;
+      const int first_slot = u.n_parts > 1 ? u.first_slot + kv_head * u.n_parts : -1;
+      if (index >= p.n_items_max || first_slot + u.n_parts > p.n_slots_max + (u.n_parts == 1)) continue;
+      p.items[index] = make_item(shape, u.lengths, u.seq, kv_head, u.row_tile, part, u.n_parts, u.tiles_per_part, first_slot);
+      if (u.n_parts > 1 && part == 0) p.merges[u.first_merge + kv_head] = static_cast<int>(index);
+    }
+    n_items += items_total;
+    n_slots += slots_total;
+    n_merges += merges_total;
+    __syncthreads();
+  });
+
+  if (thread == 0) {
+    // Lengths beyond the plan's bounds give an unspecified result, but never an access outside the tables.
+    const bool fits = n_items <= p.n_items_max && n_slots <= p.n_slots_max;
+    *p.header = fits ? ScheduleHeader{static_cast<int>(n_items), static_cast<int>(n_slots), static_cast<int>(n_merges), 0}
+                     : ScheduleHeader{0, 0, 0, 0};
+  }
+}
+
+}  // namespace
+
+void book_schedule(const Plan& plan, Workspace& workspace) {
+  workspace.book(std::string(kScheduleHeaderEntry), sizeof(ScheduleHeader));
+  workspace.book(std::string(kMergeListEntry), static_cast<std::size_t>(plan.bounds.n_slots / 2) * sizeof(std::int32_t));
+}
+
+Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
+  const AttentionParams params = make_attention_params(problem, tensors, plan, workspace);
+  const ScheduleParams p{plan.schedule,
+                         params.batch,
+                         plan.workspace.at<WorkItem>(workspace, "items"),
+                         plan.bounds.n_items,
+                         plan.bounds.n_slots,
+                         plan.workspace.at<std::int32_t>(workspace, kMergeListEntry),
+                         params.work.header};
+  schedule_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  return launch_status("schedule_kernel");
+}
+
+}  // namespace flashrel::gpu
