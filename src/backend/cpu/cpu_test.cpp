@@ -83,7 +83,7 @@ TEST_P(CpuTest, Dtypes) {
 
 TEST_P(CpuTest, HeadDims) {
   for (int head_dim : {1, 7, 32, 33, 64, 80, 128, 192, 256, 512})
-    for (const char* dtype : {"fp32", "fp16"})
+    for (const char* dtype : {"fp32", "bf16"})
       check_case("q=19 kv=150 hq=4 extent=64 out_pad=3 q_pad=5 bias=fused dtype=" + std::string(dtype) +
                  " d=" + std::to_string(head_dim));
 }
@@ -103,8 +103,8 @@ TEST_P(CpuTest, BandsAndWindows) {
       for (const char* extent : {"1", "64", "401"})
         for (const char* where : {"rel_zero=0", "rel_zero=37 causal=0", "rel_zero=-20", "rel_zero=500", "rel_zero=-500"})
           for (const char* window : {"-1", "0", "100", "70:11"})
-            check_case(std::string("q=40 kv=400 hq=3 d=32 dtype=fp16 bias=") + bias + " edge=" + edge + " extent=" + extent +
-                       " " + where + " window=" + window);
+            check_case(std::string("q=40 kv=400 hq=3 d=32 bias=") + bias + " edge=" + edge + " extent=" + extent + " " + where +
+                       " window=" + window);
 }
 
 TEST_P(CpuTest, FewerKeysThanQueries) {
@@ -115,8 +115,7 @@ TEST_P(CpuTest, FewerKeysThanQueries) {
 TEST_P(CpuTest, Splits) {
   for (int splits : {0, 1, 2, 3, 32, 128})
     for (const char* q : {"1", "9", "40"})
-      check_case(std::string("q=") + q +
-                 " kv=3000,700 b=2 hq=8 d=64 extent=1024 bias=fused dtype=fp16 splits=" + std::to_string(splits));
+      check_case(std::string("q=") + q + " kv=3000,700 b=2 hq=8 d=64 extent=1024 bias=fused splits=" + std::to_string(splits));
 }
 
 TEST_P(CpuTest, RevealingBias) {

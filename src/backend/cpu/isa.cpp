@@ -149,11 +149,10 @@ const IsaKernels& chosen() {
 
 }  // namespace
 
-const IsaKernels& kernels_in_use(DType dtype) {
+const IsaKernels& kernels_in_use(DType dtype, [[maybe_unused]] int head_dim) {
   const IsaKernels& kernels = chosen();
 #if defined(FLASHREL_X86)
-  // bf16 would cost fp16 and float32 tensors their precision.
-  if (kernels.bf16_operands && dtype != DType::kBFloat16) return kAvx512Kernels;
+  if (kernels.bf16_operands && (dtype != DType::kBFloat16 || head_dim < kKeyStep)) return kAvx512Kernels;
 #else
   (void)dtype;
 #endif

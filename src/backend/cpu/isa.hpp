@@ -39,18 +39,19 @@ struct KernelArgs {
 
 // Byte offsets inside one worker's scratch. Sized for float32 operands whatever the unit uses.
 struct ScratchLayout {
-  std::size_t q = 0;      // [tile_rows + kMaxRowBlock][d_padded]
-  std::size_t rel = 0;    // [tile_rows + kMaxRowBlock][d_rel_padded]
-  std::size_t acc = 0;    // float [tile_rows + kMaxRowBlock][d_padded], unnormalised output
-  std::size_t state = 0;  // float [2][tile_rows + kMaxRowBlock]: maximum (base 2), sum
-  std::size_t k = 0;      // packed [panel of 16 keys][d_padded][16]
-  std::size_t v = 0;      // packed [panel of 16 of d_padded][tile_keys][16]
-  std::size_t score = 0;  // float [kMaxRowBlock][score_ld]
-  std::size_t bias = 0;   // float [kMaxRowBlock][bias_ld]
-  std::size_t stage = 0;  // [16 rows + one of zeros][d_padded]
-  std::size_t rows = 0;   // pointers [2][tile_keys]: K and V rows of the tile
+  std::size_t q = 0;       // [tile_rows + kMaxRowBlock][d_padded]
+  std::size_t rel = 0;     // [tile_rows + kMaxRowBlock][d_rel_padded]
+  std::size_t acc = 0;     // float [tile_rows + kMaxRowBlock][d_padded], unnormalised output
+  std::size_t state = 0;   // float [2][tile_rows + kMaxRowBlock]: maximum (base 2), sum
+  std::size_t k = 0;       // packed [panel of 16 keys][d_padded][16]
+  std::size_t v = 0;       // packed [panel of 16 of d_padded][tile_keys][16]
+  std::size_t score = 0;   // float [kMaxRowBlock][score_ld]
+  std::size_t weight = 0;  // [kMaxRowBlock][weight_ld]; float weights stand in the place of their scores
+  std::size_t bias = 0;    // float [kMaxRowBlock][bias_ld]
+  std::size_t stage = 0;   // [16 rows + one of zeros][d_padded]
+  std::size_t rows = 0;    // pointers [2][tile_keys]: K and V rows of the tile
   std::size_t total = 0;
-  int d_padded = 0, d_rel_padded = 0, score_ld = 0, bias_ld = 0;
+  int d_padded = 0, d_rel_padded = 0, score_ld = 0, weight_ld = 0, bias_ld = 0;
 };
 
 // Bias columns that one row block needs beside its keys: one a token, and alignment at both ends.
@@ -61,6 +62,7 @@ FLASHREL_HD ScratchLayout scratch_layout(const Problem& problem, int tile_rows, 
   s.d_padded = round_up(problem.head_dim, kKeyStep);
   s.d_rel_padded = problem.bias == BiasMode::kFused ? round_up(problem.d_rel, kKeyStep) : 0;
   s.score_ld = tile_keys + kPanel;
+  s.weight_ld = tile_keys + kKeyStep;
   s.bias_ld = problem.bias == BiasMode::kNone ? 0 : tile_keys + kBiasSlack;
   const auto take = [&s](std::size_t elements, std::size_t size) {
     const std::size_t offset = s.total;
@@ -76,6 +78,7 @@ FLASHREL_HD ScratchLayout scratch_layout(const Problem& problem, int tile_rows, 
   s.k = take(keys * d, 4);
   s.v = take(keys * d, 4);
   s.score = take(static_cast<std::size_t>(kMaxRowBlock * s.score_ld), 4);
+  s.weight = take(static_cast<std::size_t>(kMaxRowBlock * s.weight_ld), 2);
   s.bias = take(static_cast<std::size_t>(kMaxRowBlock * s.bias_ld), 4);
   s.stage = take((kPanel + 1) * d, 4);
   s.rows = take(2 * keys, sizeof(void*));
@@ -102,7 +105,8 @@ extern const IsaKernels kAvx2Kernels, kAvx512Kernels, kAvx512Bf16Kernels, kAmxBf
 extern const IsaKernels kNeonKernels;
 #endif
 
-// Table that serves this dtype: the instruction set in use, or for fp16 and float32 its float32 relative.
-const IsaKernels& kernels_in_use(DType dtype);
+// Table that serves tensors of this dtype and head_dim: the instruction set in use, or its float32 relative for fp16 and
+// float32, which bf16 would cost their precision, and for rows too short to gain from bf16 matrices.
+const IsaKernels& kernels_in_use(DType dtype, int head_dim = 128);
 
 }  // namespace flashrel::cpu

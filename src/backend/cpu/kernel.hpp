@@ -5,7 +5,8 @@
 // visible keys are packed once and shared by all row blocks of the tile; a row block computes its scores, turns them
 // into weights in place, and adds weights x V to its accumulators.
 // Scores live in base 2: x = log2(e) * score. A row's heaviest key always weighs exactly 1, so that a row that one key
-// dominates comes out as exact as its values although weights are rounded to bf16.
+// dominates comes out as exact as its values although weights are rounded to bf16. What rounding took from keys that hold
+// more than kHeavy of their row is added back in float32: a few such keys would otherwise decide a row's error by luck.
 // Every row's arithmetic depends on the row alone (its keys, 16 at a time by absolute position), never on the row
 // tile, the neighbours or the thread.
 #pragma once
@@ -22,6 +23,8 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.693147180559945309417f;
+constexpr float kHeavy = 1.0f / 16;
+constexpr int kMaxHeavy = 16;
 
 template <class Element>
 struct Worker {
@@ -31,6 +34,8 @@ struct Worker {
   Lengths lengths;
   std::int64_t first_token = 0;  // of the sequence
   Element *q = nullptr, *rel = nullptr, *k = nullptr, *v = nullptr, *stage = nullptr;
+  Element* weight = nullptr;  // row r at r * weight_ld
+  long weight_ld = 0;
   float *acc = nullptr, *max = nullptr, *sum = nullptr, *score = nullptr, *bias = nullptr;
   const void **k_rows = nullptr, **v_rows = nullptr;
 
@@ -59,6 +64,13 @@ inline Worker<Element> make_worker(const KernelArgs& args, const WorkItem& item,
   w.sum = w.max + args.tile_rows + kMaxRowBlock;
   w.score = reinterpret_cast<float*>(base + l.score);
   w.bias = reinterpret_cast<float*>(base + l.bias);
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    w.weight = w.score;
+    w.weight_ld = l.score_ld;
+  } else {
+    w.weight = reinterpret_cast<Element*>(base + l.weight);
+    w.weight_ld = l.weight_ld;
+  }
   w.k_rows = reinterpret_cast<const void**>(base + l.rows);
   w.v_rows = w.k_rows + args.tile_keys;
   return w;
@@ -99,8 +111,10 @@ inline void begin_item(Worker<Element>& w) {
 }
 
 // One row of scores: columns are keys [0, n) of the row block's key range.
+template <class Element>
 struct ScoreRow {
   float* score = nullptr;
+  Element* weight = nullptr;  // may be the scores' own memory
   int n = 0;
   Range visible{0, 0};          // columns
   float scale = 0;              // of the scores, to base 2
@@ -108,18 +122,44 @@ struct ScoreRow {
   float bias_scale = 0;
 };
 
-// Scores to weights in place; returns the factor that the row's accumulators need (1 almost always).
-// Weights of hidden keys are exactly 0. Element tells how weights are stored: over the scores, from the row's start.
+// What bf16 rounding took from the heavy keys of a row.
+struct Residues {
+  int n = 0;
+  int column[kMaxHeavy] = {};
+  float value[kMaxHeavy] = {};
+};
+
+// Keys of columns [begin, end) whose weight exceeds `threshold`; fewer than 1 / kHeavy by construction.
+template <class S = Simd>
+inline void find_residues(const ScoreRow<std::uint16_t>& row, Range columns, float scale, float shift, float threshold,
+                          Residues& found) {
+  for (int j = columns.begin; j < columns.end; j += S::kLanes) {
+    const auto rounded = S::load_bf16(row.weight + j);
+    unsigned heavy = S::greater_mask(rounded, S::set1(threshold));
+    if (heavy == 0) continue;
+    const auto exact = S::exp2(S::fma(S::load(row.score + j), S::set1(scale), S::set1(shift)));
+    alignas(64) float residue[S::kLanes];
+    S::store(residue, S::sub(exact, rounded));
+    for (; heavy != 0 && found.n < kMaxHeavy; heavy &= heavy - 1) {
+      const int lane = __builtin_ctz(heavy);
+      found.column[found.n] = j + lane;
+      found.value[found.n++] = residue[lane];
+    }
+  }
+}
+
+// Scores to weights; returns the factor that the row's accumulators need (1 almost always).
+// Weights of hidden keys are exactly 0.
 template <class Element>
-inline float softmax_row(const ScoreRow& row, float& max, float& sum) {
+inline float softmax_row(const ScoreRow<Element>& row, float& max, float& sum, Residues& residues) {
   constexpr int kLanes = Simd::kLanes;
   float* s = row.score;
-  auto* weight = reinterpret_cast<Element*>(s);
-  const int begin = row.visible.begin / kPanel * kPanel, end = round_up(row.visible.end, kPanel);
+  residues.n = 0;
   if (row.visible.empty()) {
-    clear(weight, row.n);
+    clear(row.weight, row.n);
     return 1.0f;
   }
+  const int begin = row.visible.begin / kPanel * kPanel, end = round_up(row.visible.end, kPanel);
   float scale = row.scale;
   if (row.bias != nullptr) {
     const auto a = Simd::set1(scale), b = Simd::set1(row.bias_scale);
@@ -135,22 +175,26 @@ inline float softmax_row(const ScoreRow& row, float& max, float& sum) {
   const float tile_max = scale * Simd::reduce_max(top);
   float factor = 1.0f;
   if (!(tile_max <= max)) {
-    const float old = max;
+    factor = max == kEmptyLse ? 0.0f : Simd::exp2_scalar(max - tile_max);
     max = tile_max;
-    factor = old == kEmptyLse ? 0.0f : Simd::exp2_scalar(old - tile_max);
   }
   // Visible keys whose scores are all -inf weigh nothing.
-  const auto shift = Simd::set1(max == kEmptyLse ? 0.0f : -max), a = Simd::set1(scale);
+  const float shift = max == kEmptyLse ? 0.0f : -max;
   auto total = Simd::zero();
-  // Weights overwrite scores that have been read: an element is never wider than a score.
   for (int j = begin; j < end; j += kLanes) {
-    const auto x = Simd::exp2(Simd::fma(Simd::load(s + j), a, shift));
+    const auto x = Simd::exp2(Simd::fma(Simd::load(s + j), Simd::set1(scale), Simd::set1(shift)));
     total = Simd::add(total, x);
-    Simd::store_element(weight + j, x);
+    Simd::store_element(row.weight + j, x);
   }
-  clear(weight, begin);
-  clear(weight + end, row.n - end);
+  clear(row.weight, begin);
+  clear(row.weight + end, row.n - end);
   sum = sum * factor + Simd::reduce_add(total);
+  if constexpr (sizeof(Element) == 2) {
+    const float threshold = kHeavy * sum;
+    // The tile's heaviest key weighs exp2(tile_max + shift), 1 when it leads the row.
+    if (threshold < 1.0f && Simd::exp2_scalar(tile_max + shift) > threshold)
+      find_residues(row, {begin, end}, scale, shift, threshold, residues);
+  }
   return factor;
 }
 
@@ -177,12 +221,6 @@ inline void logits_row(const KernelArgs& args, std::int64_t token, int head, int
     }
   }
 }
-
-// Rows of bias for one row block; `row(r)` points at column 0 of the block's keys.
-struct BiasBlock {
-  float* data = nullptr;
-  int ld = 0, first_column = 0;  // fused: packed column of data[0] for the block's first row; see column_of
-};
 
 // Packed rel_proj column of a distance. Far outside the band all columns are alike, so distances are brought near it.
 inline int proj_shift(const PackedProj& proj, Range distances) {
@@ -233,6 +271,14 @@ struct PackedTile {
   Range keys;  // multiples of kKeyStep, absolute
 };
 
+// acc += factor x the V row of packed key `key`.
+template <class S = Simd>
+inline void add_key(const Worker<std::uint16_t>& w, const PackedTile& tile, int key, float factor, float* acc) {
+  const std::uint16_t* v = w.v + static_cast<std::ptrdiff_t>(key / 2) * 2 * kPanel;
+  for (int d = 0; d < w.layout.d_padded; d += kPanel, v += static_cast<std::ptrdiff_t>(tile.keys.size()) * kPanel)
+    S::store(acc + d, S::fma(S::load_pair_half(v, key % 2), S::set1(factor), S::load(acc + d)));
+}
+
 // Scores, weights and output of rows [row, row + n_rows) of the item against a packed key tile.
 template <class Matrix>
 inline void row_block(Worker<typename Matrix::Element>& w, int row, int n_rows, const PackedTile& tile) {
@@ -263,7 +309,12 @@ inline void row_block(Worker<typename Matrix::Element>& w, int row, int n_rows, 
 
   const float scale = static_cast<float>(p.softmax_scale * static_cast<double>(kLog2E));
   for (int r = 0; r < n_rows; ++r) {
-    ScoreRow s{w.score + static_cast<std::ptrdiff_t>(r) * w.layout.score_ld, keys.size(), {0, keys.size()}, scale};
+    ScoreRow<Element> s;
+    s.score = w.score + static_cast<std::ptrdiff_t>(r) * w.layout.score_ld;
+    s.weight = w.weight + r * w.weight_ld;
+    s.n = keys.size();
+    s.visible = {0, keys.size()};
+    s.scale = scale;
     const int token = w.token_of(row + r);
     if (kind.masked) {
       const Range visible = intersect(visible_keys({token, token + 1}, w.lengths, p.visible), keys);
@@ -273,19 +324,21 @@ inline void row_block(Worker<typename Matrix::Element>& w, int row, int n_rows, 
     s.bias_scale = p.bias == BiasMode::kFused && p.has_rel_scale
                        ? kLog2E * args.tensors.rel_scale[(w.first_token + token) * p.strides.rel_scale_token]
                        : kLog2E;
-    const float factor = softmax_row<Element>(s, w.max[row + r], w.sum[row + r]);
-    if (factor != 1.0f) {
-      float* acc = w.acc + static_cast<std::ptrdiff_t>(row + r) * d;
+    Residues residues;
+    const float factor = softmax_row(s, w.max[row + r], w.sum[row + r], residues);
+    float* acc = w.acc + static_cast<std::ptrdiff_t>(row + r) * d;
+    if (factor != 1.0f)
       for (int i = 0; i < d; i += Simd::kLanes) Simd::store(acc + i, Simd::mul(Simd::load(acc + i), Simd::set1(factor)));
-    }
+    if constexpr (sizeof(Element) == 2)
+      for (int i = 0; i < residues.n; ++i) add_key(w, tile, offset + residues.column[i], residues.value[i], acc);
   }
 
   Gemm<Element> o;
   o.m = n_rows;
   o.n = d;
   o.k = keys.size();
-  o.a = reinterpret_cast<const Element*>(w.score);
-  o.lda = w.layout.score_ld * static_cast<long>(sizeof(float) / sizeof(Element));
+  o.a = w.weight;
+  o.lda = w.weight_ld;
   o.b_panel = static_cast<long>(tile.keys.size()) * kPanel;
   o.b = w.v + static_cast<std::ptrdiff_t>(offset) * kPanel;
   o.c = w.acc + static_cast<std::ptrdiff_t>(row) * d;

@@ -120,7 +120,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   if (n_items == 0) return {};
 
   Run run;
-  run.kernels = &kernels_in_use(problem.dtype);
+  run.kernels = &kernels_in_use(problem.dtype, problem.head_dim);
   run.items = items;
   run.n_items = n_items;
   run.scratch = plan.workspace.at<std::byte>(workspace, "scratch");

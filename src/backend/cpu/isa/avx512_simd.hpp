@@ -22,6 +22,7 @@ struct Simd {
   static void store(float* p, V x) { _mm512_store_ps(p, x); }
   static void store_unaligned(float* p, V x) { _mm512_storeu_ps(p, x); }
   static V add(V a, V b) { return _mm512_add_ps(a, b); }
+  static V sub(V a, V b) { return _mm512_sub_ps(a, b); }
   static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
   static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static V max(V a, V b) { return _mm512_max_ps(a, b); }
@@ -35,6 +36,12 @@ struct Simd {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   static V load_bf16(const std::uint16_t* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(widen(p), 16)); }
+  // Elements `half` (0 or 1) of 16 interleaved pairs.
+  static V load_pair_half(const std::uint16_t* p, int half) {
+    const __m512i pairs = _mm512_load_si512(p);
+    return _mm512_castsi512_ps(half ? _mm512_and_si512(pairs, _mm512_set1_epi32(-65536)) : _mm512_slli_epi32(pairs, 16));
+  }
+  static unsigned greater_mask(V a, V b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static V load_fp16(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
