@@ -20,7 +20,8 @@ Status check_one(const std::string& title, check::HostProblem& host, const Choic
   fmt::print("{}: {} rows against {}\n", title, reference.rows.size(),
              host.expected_out.empty() ? "the float64 definition" : "the file's own result");
   const Targets targets = find_targets(host, choice);
-  if (targets.runnable.empty() && choice.backend != "all") {
+  // What was forced must run.
+  if (targets.runnable.empty() && (choice.backend != "all" || choice.route != "all")) {
     if (targets.skipped.empty()) return invalid("backend: got '" + choice.backend + "', which this build does not have");
     return unsupported(targets.skipped[0].name + ": " + targets.skipped[0].reason);
   }

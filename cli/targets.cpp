@@ -74,7 +74,8 @@ class Finder {
     target.name = memory == MemoryKind::kHost ? fmt::format("{} ({})", backend, cpu::isa_in_use()) : backend;
     Route taken = Route::kNone;
     const std::string reason = refusal(host_, target.options, device, taken);
-    if (taken != Route::kNone) target.name += fmt::format(", {}", name_of(taken));
+    const std::string shown = reason.empty() ? name_of(taken) : route;
+    if (shown != "none" && shown != "auto") target.name += ", " + shown;
     if (reason.empty())
       targets_.runnable.push_back(target);
     else

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <string>
 
 #include "api/describe.hpp"
@@ -123,17 +122,6 @@ const char* flashrel_version(void) {
       FLASHREL_VERSION_PATCH);
 }
 
-void flashrel_attention_args_init(flashrel_attention_args* args) {
-  if (args == nullptr) return;
-  std::memset(args, 0, sizeof *args);
-  args->struct_size = sizeof *args;
-  args->device = -1;
-  args->max_seqlen_q = args->max_seqlen_k = -1;
-  args->softmax_scale = std::numeric_limits<double>::quiet_NaN();
-  args->causal = 1;
-  args->window_left = args->window_right = -1;
-}
-
 flashrel_code flashrel_attention_workspace(const flashrel_attention_args* args, size_t* bytes) {
   return guarded([&]() -> Status {
     if (bytes == nullptr) return invalid("bytes: got a null pointer");
@@ -158,13 +146,6 @@ flashrel_code flashrel_plan_json(const flashrel_attention_args* args, char* text
     FLASHREL_RETURN_IF_ERROR(prepare(args, call));
     return copy_text(describe_plan(call.problem, call.device, call.plan), text, capacity, needed);
   });
-}
-
-void flashrel_merge_args_init(flashrel_merge_args* args) {
-  if (args == nullptr) return;
-  std::memset(args, 0, sizeof *args);
-  args->struct_size = sizeof *args;
-  args->device = -1;
 }
 
 flashrel_code flashrel_merge(const flashrel_merge_args* given, void* stream) {

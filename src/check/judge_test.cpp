@@ -78,6 +78,21 @@ TEST(Judge, RowsThatSeeNothingMustBeZeroWithInfiniteLse) {
   EXPECT_FALSE(judge(j.host, j.reference, j.result).passed);
 }
 
+TEST(Judge, AWrongExpectedResultExcusesNothing) {
+  Judged j = judged(kLines[0]);
+  j.host.expected_out.assign(j.reference.out.begin(), j.reference.out.end());
+  j.host.expected_lse.assign(j.reference.lse.begin(), j.reference.lse.end());
+  ASSERT_TRUE(make_reference(j.host, 0, j.reference).ok());
+  EXPECT_TRUE(judge(j.host, j.reference, j.result).passed);
+  j.host.expected_out[5] += 0.5f;
+  ASSERT_TRUE(make_reference(j.host, 0, j.reference).ok());
+  EXPECT_FALSE(judge(j.host, j.reference, j.result).passed);
+  j.host.expected_out[5] -= 0.5f;
+  j.host.expected_lse[2] += 0.5f;
+  ASSERT_TRUE(make_reference(j.host, 0, j.reference).ok());
+  EXPECT_FALSE(judge(j.host, j.reference, j.result).passed);
+}
+
 TEST(Judge, DamageAndErrorsFail) {
   Judged j = judged(kLines[0]);
   j.result.damage = "out: the byte at offset -1 was written";
