@@ -1,5 +1,10 @@
 """Where a test runs: `place` is NumPy's memory, torch on the CPU and torch on CUDA, as far as this machine has them."""
 
+import os
+
+# Small problems: torch's threads only wait for each other, for minutes where the machine is busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from oracle import BFLOAT16
