@@ -1,0 +1,169 @@
+"""vLLM's Inkling attention through FlashRel: install this package and set FLASHREL=1, nothing else changes.
+
+    FLASHREL=1 vllm serve ...          attention with the bias computed inside: no rel_logits tensor, no projection kernel
+    FLASHREL=operator vllm serve ...   only the operator is replaced; vLLM projects rel_logits as before
+
+vLLM calls `register` in each of its processes (entry point group vllm.general_plugins). It imports nothing of vLLM: the
+layer's module is patched when vLLM itself imports it. A vLLM whose layer looks different is left alone, with a warning
+that says what was found. Written against vLLM 0.28 and 0.33.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import inspect
+import logging
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from ._core import rel_attention
+
+LEVELS = {"": None, "0": None, "1": "fused", "fused": "fused", "operator": "operator"}
+MODULE = "vllm.models.inkling.nvidia.attention"
+KERNEL_NAMES = ("_INKLING_FA4_REL_ATTENTION_KERNEL", "INKLING_FA4_REL_ATTENTION_KERNEL")
+_KERNEL = [
+    "q", "key_cache", "value_cache", "block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale",
+    "causal", "window_size", "rel_extent", "rel_logits", "num_splits", "out",
+]  # fmt: skip
+_PREP = [
+    "qkvr", "k_weight", "v_weight", "q_norm_weight", "k_norm_weight", "rel_proj", "eps", "num_q_heads", "num_kv_heads",
+    "head_dim", "d_rel", "conv_cache", "key_cache", "value_cache", "positions", "conv_block_table", "seq_idx",
+    "conv_slot_mapping", "query_start", "attention_slot_mapping", "off_k", "off_v", "conv_block_size", "log_scaling",
+]  # fmt: skip
+_log = logging.getLogger("vllm.flashrel")
+
+
+def register() -> None:
+    """The entry point. Does nothing unless FLASHREL asks for it; may be called many times."""
+    wanted = os.environ.get("FLASHREL", "")
+    if wanted not in LEVELS:
+        _log.warning("FLASHREL: got %r, expected 0, 1, fused or operator: vLLM is left alone", wanted)
+        return
+    level = LEVELS[wanted]
+    if level is None:
+        return
+    if MODULE in sys.modules:
+        patch(sys.modules[MODULE], level)
+    elif not any(isinstance(finder, _PatchOnImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PatchOnImport(level))
+
+
+class _PatchOnImport(importlib.abc.MetaPathFinder):
+    """Lets the other finders find the one module, and patches it right after it ran."""
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != MODULE:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_patch(module: ModuleType) -> None:
+            execute(module)
+            patch(module, self.level)
+
+        spec.loader.exec_module = execute_and_patch
+        return spec
+
+
+def patch(module: ModuleType, level: str) -> bool:
+    """Replaces the operator (and at level "fused" the preparation before it) in the layer's module. False = left alone."""
+    name = next((n for n in KERNEL_NAMES if hasattr(module, n)), None)
+    problem = None
+    if name is None:
+        problem = f"no {' or '.join(KERNEL_NAMES)}"
+    elif isinstance(getattr(module, name), Kernel):
+        return True
+    elif (found := _parameters(getattr(module, name))) != _KERNEL:
+        problem = f"an operator with the arguments {found}"
+    elif level == "fused" and (found := _parameters(getattr(module, "fused_qkvr_prep", None))) != _PREP:
+        problem = f"fused_qkvr_prep with the arguments {found}; FLASHREL=operator may work"
+    if problem is not None:
+        _log.warning("FlashRel does not know this vLLM (%s): found %s. vLLM is left alone.", _vllm_version(), problem)
+        return False
+    setattr(module, name, Kernel(getattr(module, name)))
+    if level == "fused":
+        module.fused_qkvr_prep = Preparation(module.fused_qkvr_prep)
+    _log.info("FlashRel runs Inkling's attention (level %s, vLLM %s)", level, _vllm_version())
+    return True
+
+
+def _parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters) if callable(function) else []
+
+
+def _vllm_version() -> str:
+    return getattr(sys.modules.get("vllm"), "__version__", "unknown version")
+
+
+class FusedBias:
+    """What travels in place of rel_logits: the layer's r (a view of qkvr), its projection, tau. Cut by tokens like a tensor."""
+
+    def __init__(self, rel: Any, rel_proj: Any, rel_scale: Any) -> None:
+        self.rel, self.rel_proj, self.rel_scale = rel, rel_proj, rel_scale
+
+    def __getitem__(self, tokens: slice) -> FusedBias:
+        return FusedBias(self.rel[tokens], self.rel_proj, None if self.rel_scale is None else self.rel_scale[tokens])
+
+
+class Preparation:
+    """fused_qkvr_prep without its projection: norms, convolutions and cache writes stay vLLM's.
+
+    vLLM's function runs with a projection of 16 columns that nobody reads: its kernels have no switch to leave it out, and
+    16 columns cost one tile where the layer's own cost 8 or 16.
+    """
+
+    N_COLUMNS = 16
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.unread: dict[Any, Any] = {}
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> tuple[Any, FusedBias]:
+        bound = inspect.signature(self.original).bind(*arguments, **keywords)
+        bound.apply_defaults()
+        a = bound.arguments
+        rel_proj, qkvr = a["rel_proj"], a["qkvr"]
+        key = rel_proj.device, rel_proj.dtype, rel_proj.shape[0]
+        if key not in self.unread:
+            self.unread[key] = rel_proj.new_zeros(rel_proj.shape[0], self.N_COLUMNS)
+        a["rel_proj"] = self.unread[key]
+        q, _ = self.original(*bound.args, **bound.kwargs)
+        first = (a["num_q_heads"] + 2 * a["num_kv_heads"]) * a["head_dim"]
+        rel = qkvr[:, first : first + a["num_q_heads"] * a["d_rel"]].unflatten(1, (a["num_q_heads"], a["d_rel"]))
+        tau = a["log_scaling"]
+        return q, FusedBias(rel, rel_proj, None if tau is None else tau.reshape(-1))
+
+
+class Kernel:
+    """Stands where vLLM's FA4 kernel object stood. num_splits is that kernel's own cap: FlashRel's plan splits by itself."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def register_warmup(self) -> None:
+        """Nothing to compile before the first call."""
+
+    def __call__(
+        self, q: Any, key_cache: Any, value_cache: Any, *, block_table: Any, cache_seqlens: Any, cu_seqlens_q: Any,
+        max_seqlen_q: int, softmax_scale: float, causal: bool, window_size: tuple[int, int], rel_extent: int,
+        rel_logits: Any, num_splits: int = 32, out: Any = None,
+    ) -> Any:  # fmt: skip
+        bias = (
+            {"rel": rel_logits.rel, "rel_proj": rel_logits.rel_proj, "rel_scale": rel_logits.rel_scale}
+            if isinstance(rel_logits, FusedBias)
+            else {"rel_logits": rel_logits}
+        )
+        return rel_attention(
+            q, key_cache, value_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale, causal=causal, window_size=window_size, out=out, **bias,
+        )  # fmt: skip

@@ -1,0 +1,83 @@
+"""vLLM's own Inkling attention files from an unpacked wheel, over stand-ins for the rest of vLLM.
+
+`FLASHREL_VLLM` names a folder that holds vllm/models/inkling of a wheel. The layer (attention.py), the operator
+(ops/fa4_rel_attention.py) and the preparation (ops/qkvr_prep.py) are vLLM's files, unchanged; config, platform, linear
+layers and metadata classes are stand-ins, since they need a whole engine.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+
+REAL = ("vllm.models.inkling.nvidia.attention", "vllm.models.inkling.nvidia.ops")
+ROOT = os.environ.get("FLASHREL_VLLM", "")
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        if name != "vllm" and not name.startswith("vllm."):
+            return None
+        if name.startswith(REAL):
+            file = os.path.join(ROOT, *name.split("."))
+            package = os.path.isdir(file)
+            file = os.path.join(file, "__init__.py") if package else file + ".py"
+            return importlib.util.spec_from_file_location(
+                name, file, submodule_search_locations=[os.path.dirname(file)] if package else None
+            )
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return _StandIn(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+class _StandIn(types.ModuleType):
+    """Any class or function that a real file imports from here exists and does nothing, unless set below."""
+
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {"__class_getitem__": classmethod(lambda cls, _: cls)})
+        setattr(self, name, made)
+        return made
+
+
+def load():
+    """(attention module, set_metadata): imports the files afresh, through whatever import hooks are installed."""
+    import triton
+    import triton.language as tl
+
+    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.")]:
+        del sys.modules[name]
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+    def stand_in(name, **values):
+        module = importlib.import_module(name)
+        for key, value in values.items():
+            setattr(module, key, value)
+
+    context = types.SimpleNamespace(attn_metadata=None)
+    stand_in("vllm.triton_utils", tl=tl, triton=triton)
+    stand_in("vllm.forward_context", get_forward_context=lambda: context)
+    stand_in("vllm.compilation.breakable_cudagraph", eager_break_during_capture=lambda function: function)
+    stand_in("vllm.distributed", get_tensor_model_parallel_world_size=lambda: 1)
+    stand_in("vllm.utils.torch_utils", canonicalize_singleton_dim_strides=lambda x: x, aux_stream=_aux_stream)
+    stand_in("vllm.platforms", current_platform=types.SimpleNamespace(get_device_capability=lambda: None))
+    attention = importlib.import_module("vllm.models.inkling.nvidia.attention")
+    return attention, lambda metadata: setattr(context, "attn_metadata", metadata)
+
+
+def _aux_stream():
+    import torch
+
+    return torch.cuda.Stream()
