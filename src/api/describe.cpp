@@ -33,10 +33,10 @@ void write_policy(Json& json, const Policy& policy) {
 
 void write_schedule(Json& json, const Plan& plan) {
   const ScheduleShape& s = plan.schedule;
-  const char* rule = s.max_parts > 0              ? "num_splits"
-                     : s.fixed_tiles_per_part > 0 ? "deterministic"
-                     : s.target_parts > 0         ? "automatic"
-                                                  : "never";
+  const char* rule = s.fixed_tiles_per_part > 0 ? "deterministic"
+                     : s.max_parts > 0          ? "num_splits"
+                     : s.target_parts > 0       ? "automatic"
+                                                : "never";
   json.begin_object("splits")
       .text("rule", rule)
       .integer("max_parts", s.max_parts)

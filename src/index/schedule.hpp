@@ -18,9 +18,10 @@ struct ScheduleShape {
   int n_seqs = 0, n_kv_heads = 1, group = 1;
   int tile_rows = 64, tile_keys = 64;
   Range visible{-kFar, kFar};  // distances
-  // Cutting rule, first that applies:
+  // Cutting rule, first that applies. The first two look at the unit alone, never at its neighbours in the batch.
+  int fixed_tiles_per_part = 0;  // deterministic: tiles of a part, more where max_parts asks for it; only sequences of a
+                                 // single row tile are cut
   int max_parts = 0;             // num_splits = n: at most n parts a unit (0 = not asked for)
-  int fixed_tiles_per_part = 0;  // deterministic: this many tiles a part, only in sequences of a single row tile
   int target_parts = 0;          // automatic: aim at this many parts in the whole batch (0 = never cut)
   int min_tiles_per_part = 1;    // automatic: a part has at least this many tiles
   constexpr bool operator==(const ScheduleShape&) const = default;
@@ -56,10 +57,13 @@ FLASHREL_HD constexpr int auto_tiles_per_part(const ScheduleShape& s, std::int64
 
 // Tiles a part of this unit has.
 FLASHREL_HD constexpr int unit_tiles_per_part(const ScheduleShape& s, Lengths lengths, int n_tiles, int auto_tiles) {
+  const int whole = max_of(1, n_tiles);
+  if (s.fixed_tiles_per_part > 0) {
+    if (row_tiles(lengths.q_len, s.group, s.tile_rows) != 1) return whole;
+    return s.max_parts > 0 ? max_of(s.fixed_tiles_per_part, ceil_div(n_tiles, s.max_parts)) : s.fixed_tiles_per_part;
+  }
   if (s.max_parts > 0) return max_of(1, ceil_div(n_tiles, s.max_parts));
-  if (s.fixed_tiles_per_part > 0)
-    return row_tiles(lengths.q_len, s.group, s.tile_rows) == 1 ? s.fixed_tiles_per_part : max_of(1, n_tiles);
-  return s.target_parts > 0 ? auto_tiles : max_of(1, n_tiles);
+  return s.target_parts > 0 ? auto_tiles : whole;
 }
 
 // A unit without visible keys still is one part: it writes zeros.
@@ -108,12 +112,13 @@ constexpr ScheduleBounds schedule_bounds(const ScheduleShape& s, std::int64_t n_
   const std::int64_t units = max_units(s, n_tokens, max_seqlen_q);
   const std::int64_t tiles = max_unit_tiles(s, max_seqlen_k);
   std::int64_t slots = 0;
-  if (s.max_parts > 0) {
+  if (s.fixed_tiles_per_part > 0) {
+    std::int64_t parts = ceil_div<std::int64_t>(tiles, s.fixed_tiles_per_part);
+    if (s.max_parts > 0) parts = min_of<std::int64_t>(parts, s.max_parts);
+    slots = parts > 1 ? static_cast<std::int64_t>(s.n_seqs) * s.n_kv_heads * parts : 0;
+  } else if (s.max_parts > 0) {
     const std::int64_t parts = min_of<std::int64_t>(s.max_parts, tiles);
     slots = parts > 1 ? units * parts : 0;
-  } else if (s.fixed_tiles_per_part > 0) {
-    const std::int64_t parts = ceil_div<std::int64_t>(tiles, s.fixed_tiles_per_part);
-    slots = parts > 1 ? static_cast<std::int64_t>(s.n_seqs) * s.n_kv_heads * parts : 0;
   } else if (s.target_parts > 0) {
     // parts > 1 only where tiles > tiles_per_part, so parts < 2 * tiles / tiles_per_part; summed: < 2 * target_parts.
     const std::int64_t parts = ceil_div<std::int64_t>(tiles, max_of(s.min_tiles_per_part, 1));

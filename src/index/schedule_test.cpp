@@ -28,7 +28,8 @@ struct Cut {
 std::vector<Cut> all_cuts() {
   std::vector<Cut> cuts{{}};
   for (int n = 1; n <= 9; ++n) cuts.push_back({.max_parts = n});
-  for (int n : {1, 2, 3}) cuts.push_back({.fixed_tiles = n});
+  for (int n : {1, 2, 3})
+    for (int most : {0, 1, 4}) cuts.push_back({.max_parts = most, .fixed_tiles = n});
   for (int target : {1, 2, 5, 16, 64, 1000})
     for (int min_tiles : {1, 3}) cuts.push_back({.target_parts = target, .min_tiles = min_tiles});
   return cuts;
@@ -146,15 +147,15 @@ class Checker {
   std::optional<std::string> check_cut(int seq, const Unit& unit) const {
     const int n_parts = static_cast<int>(unit.parts.size());
     const int n_tiles = unit.parts.back()->tile_end - unit.parts.front()->tile_begin;
-    if (s_.max_parts > 0) {
-      if (n_parts > s_.max_parts) return "more than num_splits parts";
-      if (2 * n_parts < std::min(s_.max_parts, n_tiles)) return "fewer parts than half of num_splits";
-    } else if (s_.fixed_tiles_per_part > 0) {
+    if (s_.max_parts > 0 && n_parts > s_.max_parts) return "more than num_splits parts";
+    if (s_.fixed_tiles_per_part > 0) {
       const bool one_row_tile = batch_[seq].q_len * s_.group <= s_.tile_rows;
       if (!one_row_tile && n_parts > 1) return "a deterministic prefill is cut";
+      const int longest = std::max(s_.fixed_tiles_per_part, s_.max_parts > 0 ? (n_tiles + s_.max_parts - 1) / s_.max_parts : 0);
       for (const WorkItem* item : unit.parts)
-        if (one_row_tile && item->tile_end - item->tile_begin > s_.fixed_tiles_per_part)
-          return "a deterministic part is too long";
+        if (one_row_tile && item->tile_end - item->tile_begin > longest) return "a deterministic part is too long";
+    } else if (s_.max_parts > 0) {
+      if (2 * n_parts < std::min(s_.max_parts, n_tiles)) return "fewer parts than half of num_splits";
     } else if (s_.target_parts > 0) {
       for (int p = 0; p + 1 < n_parts; ++p)
         if (unit.parts[p]->tile_end - unit.parts[p]->tile_begin < s_.min_tiles_per_part) return "a part below the minimum";
@@ -300,7 +301,7 @@ TEST(Schedule, BoundsAreTight) {
       for (int q_len : {1, 2, 16, 100, 1000})
         for (int kv_len : {1, 100, 5000})
           for (int window : {-1, 0, 511})
-            for (const Cut& cut : {Cut{}, Cut{.max_parts = 8}, Cut{.fixed_tiles = 2}}) {
+            for (const Cut& cut : {Cut{}, Cut{.max_parts = 8}, Cut{.fixed_tiles = 2}, Cut{.max_parts = 8, .fixed_tiles = 2}}) {
               const ScheduleShape s = shape_of(tiling, cut, visible_distances(true, window, -1), n_seqs);
               const std::vector<Lengths> batch(n_seqs, {q_len, kv_len});
               const Table table = table_of(s, batch);

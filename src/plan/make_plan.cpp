@@ -20,12 +20,13 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
   s.tile_keys = policy.tile_keys;
   s.visible = problem.visible;
   s.min_tiles_per_part = policy.min_tiles_per_part;
-  if (options.num_splits > 0) {
+  if (options.deterministic) {
+    s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
+    s.max_parts = static_cast<int>(min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots));
+  } else if (options.num_splits > 0) {
     const std::int64_t units = max_of<std::int64_t>(1, max_units(s, problem.n_tokens, problem.max_seqlen_q));
     s.max_parts =
         static_cast<int>(max_of<std::int64_t>(1, min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots / units)));
-  } else if (options.deterministic) {
-    s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
   } else {
     s.target_parts = policy.target_parts;
   }
