@@ -15,8 +15,9 @@ namespace {
 
 std::string off_reason() { return isa_error(); }
 
-std::string supports(const Problem& problem, const Device&, const Options&) {
+std::string supports(const Problem& problem, const Device&, const Options& options) {
   if (std::string error = isa_error(); !error.empty()) return error;
+  if (options.route == "sheared") return "route: got sheared, cpu has score_mod for mode logits; mma has both";
   if (problem.head_dim < 1 || problem.head_dim > 512)
     return "head_dim: got " + std::to_string(problem.head_dim) + ", cpu needs 1 to 512";
   return "";
