@@ -17,7 +17,7 @@ namespace flashrel::cli {
 namespace {
 
 constexpr std::int64_t kSpotRows = 64;
-constexpr std::size_t kMinRounds = 5, kMaxRounds = 400;
+constexpr std::size_t kWarmUps = 3, kMinRounds = 9, kMaxRounds = 5000;
 
 // Counted from the lengths: 4 head_dim FLOP a visible pair and head; every input and output byte once.
 void count_work(const Call& call, double& flops, double& bytes) {
@@ -51,7 +51,8 @@ struct Peer {
 // Rounds go round the peers, so that a change of clocks meets all of them alike.
 Status time_peers(std::vector<Peer>& peers, double seconds) {
   std::vector<double> warm_up;
-  for (Peer& peer : peers) FLASHREL_RETURN_IF_ERROR(peer.rotation.round(warm_up));
+  for (std::size_t i = 0; i < kWarmUps; ++i)
+    for (Peer& peer : peers) FLASHREL_RETURN_IF_ERROR(peer.rotation.round(warm_up));
   const auto start = std::chrono::steady_clock::now();
   const double budget = seconds * static_cast<double>(peers.size());
   for (std::size_t round = 0; round < kMaxRounds; ++round) {
@@ -70,6 +71,7 @@ Status bench_case(const check::CaseLine& line, const BenchOptions& options, Repo
   FLASHREL_RETURN_IF_ERROR(check::describe(host, call));
   Figure figure;
   figure.case_line = line.text;
+  figure.is_bf16 = call.problem.dtype == DType::kBFloat16;
   count_work(call, figure.flops, figure.bytes);
 
   Targets targets = find_targets(host, options.choice);

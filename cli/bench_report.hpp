@@ -15,12 +15,15 @@ struct Figure {
   Spread us;
   double flops = 0, bytes = 0;  // visible pairs and bytes that a call must move, counted from the lengths
   std::size_t n_copies = 1;
+  bool is_bf16 = true;  // the matrix ceiling is that of bfloat16
   bool correct = false;
 
   double gb_per_s() const { return us.median > 0 ? bytes / us.median * 1e-3 : 0; }
   double tflop_per_s() const { return us.median > 0 ? flops / us.median * 1e-6 : 0; }
   double of_read(const Ceilings& c) const { return c.read_gb_per_s > 0 ? gb_per_s() / c.read_gb_per_s : 0; }
-  double of_matrix(const Ceilings& c) const { return c.matrix_tflop_per_s > 0 ? tflop_per_s() / c.matrix_tflop_per_s : 0; }
+  double of_matrix(const Ceilings& c) const {
+    return is_bf16 && c.matrix_tflop_per_s > 0 ? tflop_per_s() / c.matrix_tflop_per_s : 0;
+  }
 };
 
 struct Report {

@@ -5,10 +5,7 @@
 #include <vector>
 
 #include "api/device.hpp"
-#if __has_include("backend/cpu/ceilings.hpp")
 #include "backend/cpu/ceilings.hpp"
-#define HAS_CEILINGS 1
-#endif
 
 #if defined(FLASHREL_WITH_CUDA)
 #include <cuda_runtime_api.h>
@@ -104,14 +101,10 @@ namespace {
 
 Ceilings measure_host() {
   Ceilings c;
-#if HAS_CEILINGS
   c.machine = fmt::format("CPU, {} threads, {}", host_device().n_threads, cpu::matrix_isa(DType::kBFloat16));
   c.read_gb_per_s = cpu::measure_read_gb_per_s();
   c.matrix_tflop_per_s = cpu::measure_matrix_gflops(DType::kBFloat16) * 1e-3;
   c.how = "512 MiB read; bf16 products in registers, all threads";
-#else
-  c.machine = "CPU";
-#endif
   return c;
 }
 

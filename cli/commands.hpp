@@ -15,8 +15,8 @@ struct PlanOptions {
   std::vector<std::string> words;  // a problem file or a case line
   std::string device = "here", backend = "auto", route = "auto", svg;
   std::int64_t num_splits = -1;
-  int seq = -1;  // drawn; -1 = the one with the most work
-  bool json = false;
+  int seq = -1;                        // drawn; -1 = the one with the most work
+  bool json = false, measure = false;  // measure: the CPU's ceilings, for its bound
 };
 int plan(const PlanOptions& options);
 std::vector<std::string> device_names();

@@ -89,7 +89,7 @@ std::string escape_xml(const std::string& text) {
 }
 
 std::string draw_svg(const TileMap& map, const std::string& title) {
-  constexpr int kLeft = 70, kTop = 64, kLegend = 48, kWidest = 960;
+  constexpr int kLeft = 100, kTop = 64, kLegend = 48, kWidest = 960;
   const int columns = map.cells.empty() ? 1 : std::max<int>(1, static_cast<int>(map.cells[0].size()));
   const int rows = std::max<int>(1, static_cast<int>(map.cells.size()));
   const int cell = std::clamp(kWidest / std::max(rows, columns), 4, 24);

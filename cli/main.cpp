@@ -73,6 +73,7 @@ void add_plan(CLI::App& app, Options& o) {
   command->add_option("--num-splits", o.plan.num_splits, "instead of the problem's own")->check(CLI::NonNegativeNumber);
   command->add_option("--seq", o.plan.seq, "sequence to draw; default: the one with most work")->check(CLI::NonNegativeNumber);
   command->add_option("--svg", o.plan.svg, "also draw the map into this file");
+  command->add_flag("--measure", o.plan.measure, "measure the CPU's ceilings first (2 s), to predict its bound");
   command->add_flag("--json", o.plan.json, "the plan as JSON, nothing else");
   command->footer("Example: flashrel plan q=200,1,137 kv=900,1,1408 window=511 page=16 --device cpu --svg map.svg");
 }

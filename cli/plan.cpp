@@ -6,6 +6,7 @@
 #include "api/describe.hpp"
 #include "api/device.hpp"
 #include "backend/backend.hpp"
+#include "cli/ceilings.hpp"
 #include "cli/commands.hpp"
 #include "cli/drawing.hpp"
 #include "cli/source.hpp"
@@ -106,12 +107,13 @@ void print_cost(const Plan& plan, const Problem& problem, const Device& device) 
   fmt::print("work       {}FLOP, {} moved once; {:.1f} FLOP a byte\n", count_text(cost.flops), bytes_text(cost.bytes),
              cost.bytes > 0 ? cost.flops / cost.bytes : 0.0);
   if (cost.predicted_us <= 0) {
-    fmt::print("bound      unknown: no ceilings for this device; `flashrel bench` measures them\n");
+    fmt::print("bound      unknown: no ceilings are known for this device; --measure measures the CPU's\n");
     return;
   }
   const bool memory = cost.bytes / device.read_gb_per_s * 1e-3 >= cost.flops / device.matrix_tflop_per_s * 1e-6;
-  fmt::print("bound      {} at least, by {} ({:.0f} GB/s, {:.0f} TFLOP/s nominal)\n", time_text(cost.predicted_us),
-             memory ? "memory" : "matrix units", device.read_gb_per_s, device.matrix_tflop_per_s);
+  fmt::print("bound      {} at least, by {} ({:.0f} GB/s, {:.3g} TFLOP/s {})\n", time_text(cost.predicted_us),
+             memory ? "memory" : "matrix units", device.read_gb_per_s, device.matrix_tflop_per_s,
+             device.memory == MemoryKind::kHost ? "measured" : "nominal");
 }
 
 int heaviest(const std::vector<Lengths>& batch) {
@@ -155,6 +157,11 @@ Status plan_or_error(const PlanOptions& options) {
   if (options.json) {
     fmt::print("{}\n", describe_plan(call.problem, device, plan));
     return {};
+  }
+  if (options.measure && device.memory == MemoryKind::kHost) {
+    const Ceilings ceilings = measure_ceilings(MemoryKind::kHost);
+    device.read_gb_per_s = ceilings.read_gb_per_s;
+    device.matrix_tflop_per_s = ceilings.matrix_tflop_per_s;
   }
   const std::vector<Lengths> batch = lengths_of(call);
   fmt::print("case       {}\n", host.label);

@@ -65,6 +65,7 @@ Status Rotation::create(CopiesOf& copies, double bytes_a_call, const Target& tar
 
 Rotation& Rotation::operator=(Rotation&& other) noexcept {
   std::swap(placements_, other.placements_);
+  std::swap(next_, other.next_);
   std::swap(on_gpu_, other.on_gpu_);
   std::swap(graph_, other.graph_);
   std::swap(stream_, other.stream_);
@@ -120,11 +121,10 @@ Rotation::~Rotation() = default;
 Status Rotation::round(std::vector<double>& us) {
   using Clock = std::chrono::steady_clock;
   if (!on_gpu_) {
-    for (check::Placement& placement : placements_) {
-      const auto start = Clock::now();
-      FLASHREL_RETURN_IF_ERROR(placement.launch());
-      us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    }
+    const auto start = Clock::now();
+    FLASHREL_RETURN_IF_ERROR(placements_[next_].launch());
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    next_ = (next_ + 1) % placements_.size();
     return {};
   }
 #if defined(FLASHREL_WITH_CUDA)

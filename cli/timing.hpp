@@ -34,8 +34,7 @@ class Rotation {
   Rotation& operator=(Rotation&& other) noexcept;
   ~Rotation();
 
-  // Runs every copy once; appends times of a call in microseconds: each of them on the host, the mean of one graph replay
-  // on a GPU.
+  // Appends one time of a call in microseconds: the next copy's on the host, the mean of a graph of all copies on a GPU.
   Status round(std::vector<double>& us);
 
   std::size_t n_copies() const { return placements_.size(); }
@@ -45,6 +44,7 @@ class Rotation {
   Status capture();
 
   std::vector<check::Placement> placements_;
+  std::size_t next_ = 0;
   bool on_gpu_ = false;
   void *graph_ = nullptr, *stream_ = nullptr, *begin_ = nullptr, *end_ = nullptr;  // CUDA handles
 };

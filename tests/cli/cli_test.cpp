@@ -349,7 +349,7 @@ TEST_F(Cli, InfoAndBenchSpeakJson) {
   ASSERT_EQ(report["figures"].size(), 1u);
   EXPECT_TRUE(report["figures"][0]["correct"]);
   EXPECT_GT(report["figures"][0]["median_us"], 0);
-  EXPECT_TRUE(report["cpu"].contains("read_gb_per_s"));
+  EXPECT_GT(report["cpu"]["read_gb_per_s"], 0);
   EXPECT_NE(read_all(path("b.svg")).find("</svg>"), std::string::npos);
 }
 
