@@ -1,0 +1,49 @@
+"""python -m flashrel.bench on one small case: the report, the picture, and that a wrong peer is caught."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashrel import bench  # noqa: E402
+
+SMALL = bench.Case("small", 2, 64, 128, 4, 2, 64)
+
+
+def test_report(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "CPU_CASES", [SMALL, bench.Case("local", 1, 64, 128, 4, 2, 64, 64)])
+    path = tmp_path / "report.json"
+    arguments = ["--device", "cpu", "--rounds", "2", "--json", str(path)]
+    try:
+        import matplotlib  # noqa: F401
+
+        arguments += ["--figure", str(tmp_path / "report.png")]
+    except ImportError:
+        pass
+    assert bench.main(arguments) == 0
+    report = json.loads(path.read_text())
+    assert [entry["case"]["name"] for entry in report["cases"]] == ["small", "local"]
+    for entry in report["cases"]:
+        assert {"flashrel fused", "flashrel logits", "SDPA, dense bias"} <= set(entry["results"]) and not entry["left_out"]
+        assert all(r["median_us"] > 0 for r in entry["results"].values())
+    assert "SDPA, dense bias" in capsys.readouterr().out
+    if "--figure" in arguments:
+        assert (tmp_path / "report.png").stat().st_size > 1000
+
+
+def test_a_wrong_peer_is_caught(monkeypatch):
+    def wrong(tensors):
+        right = bench_peers(tensors)["flashrel fused"]
+        return {"shifted": lambda: right().roll(1, 0)}
+
+    bench_peers = bench.flashrel_peers
+    monkeypatch.setattr(bench, "flashrel_peers", wrong)
+    with torch.no_grad(), pytest.raises(AssertionError, match="small: shifted is wrong"):
+        bench.run_case(SMALL, "cpu", torch.bfloat16, 1)
+
+
+def test_call_cost_counts_both_adapters():
+    with torch.no_grad():
+        costs = bench.call_cost("cpu")
+    assert costs["ctypes"] > 0 and set(costs) <= {"ctypes", "tvm-ffi"}

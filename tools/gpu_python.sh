@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The Python package on a machine with a GPU and torch: tests (torch, CuPy, JAX, transformers, compile, graphs, the seed's
+# matrix, vLLM's files when there), call cost, peers. Nothing is installed or built.
+#   tools/gpu_python.sh LIBRARY_FOLDER [OUT_FOLDER]
+# LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_tvm_ffi.so if the fast adapter is wanted.
+# FLASHREL_VLLM may name a folder with vllm/models/inkling of a vLLM wheel.
+set -uo pipefail
+library=$(realpath "$1")
+out=$(realpath "${2:-.}")
+cd "$(dirname "$0")/.."
+export FLASHREL_LIBRARY=$library/libflashrel.so PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} OMP_NUM_THREADS=4
+python3 - <<'END'
+import importlib, json, platform
+print("python", platform.python_version(), end="; ")
+for name in ("torch", "transformers", "triton", "cupy", "jax", "numpy", "tvm_ffi", "pytest", "hypothesis", "ml_dtypes"):
+    try:
+        print(name, importlib.import_module(name).__version__, end="; ")
+    except Exception as error:
+        print(name, f"absent ({type(error).__name__})", end="; ")
+import flashrel
+print("\n" + json.dumps(flashrel.info()))
+END
+status=0
+timeout 300 python3 -m pytest -q -rs -s -p no:cacheprovider --durations=8 tests/python > "$out/python_tests.log" 2>&1 || status=1
+tail -n 60 "$out/python_tests.log"
+echo "== call cost"
+timeout 60 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
+timeout 60 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
+echo "== peers"
+timeout 200 python3 -m flashrel.bench --device cuda --rounds 15 --json "$out/python_bench.json" --figure "$out/python_bench.png" ||
+  status=1
+exit $status
