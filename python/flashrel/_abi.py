@@ -1,4 +1,4 @@
-"""The C ABI of libflashrel through ctypes: where the library is, how its structs lie in memory, how its errors become exceptions.
+"""The C ABI of libflashrel through ctypes: where the library is, how its structs lie in memory, how errors are raised.
 
 include/flashrel/flashrel.h is the manual of every field; nothing here decides anything. The argument structs are packed
 in one `struct.pack` call, because filling a ctypes structure field by field costs several times more than the call itself.

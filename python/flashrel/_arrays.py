@@ -1,8 +1,8 @@
 """Arrays of any framework as the ABI's tensors: NumPy, torch, and everything else that speaks DLPack (CuPy, JAX).
 
 A reader takes `(name, array, stream)` and gives `(device, values)`: the CUDA ordinal or HOST_DEVICE, and the 11 numbers
-of a flashrel_tensor. `stream` is where FlashRel will run. Nothing is copied and nothing is moved. This module imports no framework: it recognises the arrays of
-those that the caller has imported.
+of a flashrel_tensor. `stream` is where FlashRel will run. Nothing is copied and nothing is moved. This module imports no
+framework: it recognises the arrays of those that the caller has imported.
 """
 
 from __future__ import annotations

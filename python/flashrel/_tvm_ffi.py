@@ -25,13 +25,18 @@ def load(torch: Any) -> Callable[..., int] | None:
         # Without torch's own DLPack functions in C, tvm-ffi would compile some at this point: not worth it.
         if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
             raise ImportError("this torch has no __dlpack_c_exchange_api__")
-        import tvm_ffi
-
-        path = _abi.library_path().with_name("libflashrel_tvm_ffi.so")
-        if not path.exists():
-            raise ImportError(f"no adapter at {path}")
-        return tvm_ffi.load_module(str(path))["rel_attention"]
+        return function()
     except (ImportError, OSError, RuntimeError) as error:
         if wanted == "tvm-ffi":
             raise ImportError(f"FLASHREL_ADAPTER: tvm-ffi cannot be used: {error}") from error
         return None
+
+
+def function() -> Callable[..., int]:
+    """The adapter's one function; returns a flashrel_code, or _abi.UNREAD."""
+    import tvm_ffi
+
+    path = _abi.library_path().with_name("libflashrel_tvm_ffi.so")
+    if not path.exists():
+        raise ImportError(f"no adapter at {path}")
+    return tvm_ffi.load_module(str(path))["rel_attention"]

@@ -1,4 +1,4 @@
-"""torch tensors: the same results as NumPy on the CPU, the library's errors, opcheck, torch.compile; CUDA where there is one."""
+"""torch tensors: results against the definition, errors, both adapters, opcheck, torch.compile; CUDA where there is one."""
 
 import os
 import subprocess
