@@ -181,19 +181,20 @@ static void test_texts(void) {
 }
 
 static void test_merge(void) {
-  const int64_t parts_shape[] = {2, 1, 2, 1}, parts_lse_shape[] = {2, 1, 2}, out_shape[] = {1, 2, 1}, lse_shape[] = {1, 2};
-  float parts[] = {4.0f, NAN, 8.0f, NAN}, parts_lse[4], out[2] = {7, 7}, lse[2] = {7, 7};
+  const int64_t parts_shape[] = {2, 1, 3, 1}, parts_lse_shape[] = {2, 1, 3}, out_shape[] = {1, 3, 1}, lse_shape[] = {1, 3};
+  /* Head 1 has no keys in either part, head 2 none in the second: such parts may hold anything. */
+  float parts[] = {4.0f, NAN, 6.0f, 8.0f, NAN, NAN}, parts_lse[6], out[3] = {7, 7, 7}, lse[3] = {7, 7, 7};
   flashrel_merge_args args;
-  parts_lse[0] = logf(1.0f), parts_lse[2] = logf(3.0f);
-  parts_lse[1] = parts_lse[3] = -INFINITY; /* head 1 has no keys: its parts may hold anything */
+  parts_lse[0] = logf(1.0f), parts_lse[3] = logf(3.0f), parts_lse[2] = 2.0f;
+  parts_lse[1] = parts_lse[4] = parts_lse[5] = -INFINITY;
   flashrel_merge_args_init(&args);
   args.parts_out = make_tensor(parts, FLASHREL_FLOAT32, 4, parts_shape);
   args.parts_lse = make_tensor(parts_lse, FLASHREL_FLOAT32, 3, parts_lse_shape);
   args.out = make_tensor(out, FLASHREL_FLOAT32, 3, out_shape);
   args.lse = make_tensor(lse, FLASHREL_FLOAT32, 2, lse_shape);
   CHECK(flashrel_merge(&args, NULL) == FLASHREL_OK);
-  CHECK(fabsf(out[0] - 7.0f) < 1e-6f && out[1] == 0.0f);
-  CHECK(fabsf(lse[0] - logf(4.0f)) < 1e-6f && lse[1] == -INFINITY);
+  CHECK(fabsf(out[0] - 7.0f) < 1e-6f && out[1] == 0.0f && out[2] == 6.0f);
+  CHECK(fabsf(lse[0] - logf(4.0f)) < 1e-6f && lse[1] == -INFINITY && lse[2] == 2.0f);
   args.parts_lse.shape[0] = 3;
   CHECK_ERROR(flashrel_merge(&args, NULL), FLASHREL_INVALID_ARGUMENT, "parts_lse");
   CHECK_ERROR(flashrel_merge(NULL, NULL), FLASHREL_INVALID_ARGUMENT, "args");

@@ -187,6 +187,37 @@ TEST(Metamorphic, PagesAndStridesDoNotMatter) {
   }
 }
 
+// (token, head, d) stored head by head.
+void store_head_major(HostProblem& host, flashrel_tensor& t) {
+  const std::size_t size = size_of(static_cast<DType>(t.dtype)), row = static_cast<std::size_t>(t.shape[2]) * size;
+  std::byte* data = host.add_input(static_cast<std::size_t>(t.shape[0] * t.shape[1]) * row);
+  for (std::int64_t token = 0; token < t.shape[0]; ++token)
+    for (std::int64_t head = 0; head < t.shape[1]; ++head)
+      std::memcpy(
+          data + static_cast<std::size_t>(head * t.shape[0] + token) * row,
+          static_cast<const std::byte*>(t.data) + static_cast<std::size_t>(token * t.stride[0] + head * t.stride[1]) * size,
+          row);
+  t.data = data;
+  t.stride[0] = t.shape[2];
+  t.stride[1] = t.shape[0] * t.shape[2];
+}
+
+// Tokens and heads may lie in any order, and a dimension of size 1 may carry any stride.
+TEST(Metamorphic, HeadMajorTensorsAndOddSingletonStrides) {
+  for (const char* lengths : {"q=33,1 kv=150,300", "q=1 kv=300"})
+    for (const char* mode : kModes) {
+      HostProblem host = make(std::string(lengths) + " hq=4 hkv=1 d=64 page=16 extent=100 dtype=bf16 " + mode);
+      flashrel_attention_args& a = host.args;
+      for (flashrel_tensor* t : {&a.q, &a.rel_logits, &a.rel})
+        if (t->rank > 0) store_head_major(host, *t);
+      a.out.stride[0] = 64, a.out.stride[1] = a.out.shape[0] * 64;  // the same elements, so the same buffer
+      for (flashrel_tensor* t : {&a.q, &a.k_cache, &a.v_cache, &a.out, &a.rel_logits, &a.rel})
+        for (int dim = 0; dim + 1 < t->rank; ++dim)
+          if (t->shape[dim] == 1) t->stride[dim] = std::int64_t{1} << 61;
+      expect_right(host);
+    }
+}
+
 // Key ranges [0, cut) and [cut, kv_len) of one decode row, run apart, merged with flashrel_merge: the whole again. The first
 // range stands further away, which rel_zero tells.
 TEST(Metamorphic, MergedKeyRangesAreTheWhole) {
