@@ -60,6 +60,7 @@ std::vector<Runner> runners_for(const HostProblem& host) {
     else
       runners.push_back({name, {.memory = MemoryKind::kHost, .backend = "cpu"}, isa.name});
   }
+  if (host.args.q.dtype == FLASHREL_FLOAT32) return runners;  // the contract has it in host memory only
   std::string reason;
   for (const Backend* backend : backends_for(MemoryKind::kCuda)) {
     const std::string name(backend->name);
