@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "check/problem_file.hpp"
 #include "check/run_host.hpp"
 #include "cli/commands.hpp"
