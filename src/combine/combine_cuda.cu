@@ -65,8 +65,8 @@ __device__ float merge_row(const RowParts<Part>& parts, int n_columns, Store&& s
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps) combine_kernel(const __grid_constant__ AttentionParams p,
-                                                              const std::int32_t* __restrict__ merges, int tile_rows) {
+__global__ void __launch_bounds__(32 * kWarps)
+    combine_kernel(const __grid_constant__ AttentionParams p, const std::int32_t* __restrict__ merges, int tile_rows) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t n_rows = static_cast<std::int64_t>(p.work.header->n_merges) * tile_rows;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp; i < n_rows;
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(32 * kWarps) combine_kernel(const __grid_const
     T* out = static_cast<T*>(const_cast<void*>(p.output.out.data)) + token * p.output.out.token_stride +
              head * p.output.out.head_stride;
     const float lse = merge_row(parts, p.head_dim, [&](int column, float value) { out[column] = from_float<T>(value); });
-    if (p.output.lse != nullptr && lane == 0) p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = lse;
+    if (p.output.lse != nullptr && lane == 0)
+      p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = lse;
   }
 }
 

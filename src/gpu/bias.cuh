@@ -79,7 +79,8 @@ __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const Bias
 }
 
 template <int kBytes, int kKeyBlocks, class T>
-__device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
+__device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row,
+                                               int first_key) {
   const int lane = opaque_lane(), extent = static_cast<int>(view.p.rel_extent);
   const bool clamped = edge_clamps(view.p);
 #pragma unroll
@@ -162,7 +163,8 @@ __device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const Bia
 
 // Hidden scores become -inf.
 template <int kKeyBlocks>
-__device__ __forceinline__ void mask_scores(float (&score)[kKeyBlocks][4], const RowInfo* s_rows, int first_row, int first_key) {
+__device__ __forceinline__ void mask_scores(float (&score)[kKeyBlocks][4], const RowInfo* s_rows, int first_row,
+                                            int first_key) {
   const int lane = opaque_lane();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

@@ -44,8 +44,9 @@ struct SoftmaxState {
 // Turns scores into probabilities in place: p = 2^(score * scale - max), scale > 0. Hidden scores are -inf.
 // Rescales `out` and the sums when some row's reference moved.
 template <int kRowBlocks, int kKeyBlocks, int kDimBlocks>
-__device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBlocks][4], float (&out)[kRowBlocks][kDimBlocks][4],
-                                               SoftmaxState<kRowBlocks>& state, float scale) {
+__device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBlocks][4],
+                                               float (&out)[kRowBlocks][kDimBlocks][4], SoftmaxState<kRowBlocks>& state,
+                                               float scale) {
 #pragma unroll
   for (int r = 0; r < kRowBlocks; ++r) {
     float factor[2];

@@ -33,8 +33,8 @@ AttentionParams make_attention_params(const Problem& p, const Tensors& t, const 
   a.q = token_tensor(p, t.q, p.dtype, s.q_token, s.q_head);
   a.k = paged_tensor(p, t.k_cache, s.k_page, s.k_slot, s.k_head);
   a.v = paged_tensor(p, t.v_cache, s.v_page, s.v_slot, s.v_head);
-  a.batch = {t.cache_seqlens, s.kv_len_seq, t.cu_seqlens_q, s.cu_q_seq, t.block_table, s.table_seq, s.table_page,
-             p.max_pages, p.n_pages, FastDiv(static_cast<std::uint32_t>(p.page_size))};
+  a.batch = {t.cache_seqlens, s.kv_len_seq, t.cu_seqlens_q, s.cu_q_seq, t.block_table,
+             s.table_seq,     s.table_page, p.max_pages,    p.n_pages,  FastDiv(static_cast<std::uint32_t>(p.page_size))};
 
   a.bias.route = plan.policy.route;
   a.bias.band = p.band;
@@ -55,7 +55,8 @@ AttentionParams make_attention_params(const Problem& p, const Tensors& t, const 
   a.output.part_out = plan.workspace.at<float>(workspace, "part_out");
   a.output.part_lse = plan.workspace.at<float>(workspace, "part_lse");
 
-  a.work = {plan.workspace.at<WorkItem>(workspace, "items"), plan.workspace.at<ScheduleHeader>(workspace, kScheduleHeaderEntry)};
+  a.work = {plan.workspace.at<WorkItem>(workspace, "items"),
+            plan.workspace.at<ScheduleHeader>(workspace, kScheduleHeaderEntry)};
   a.group = FastDiv(static_cast<std::uint32_t>(p.group()));
   a.head_dim = p.head_dim;
   a.scale_is_zero = std::fabs(p.softmax_scale) < kSmallestScale;

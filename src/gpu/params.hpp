@@ -62,7 +62,7 @@ struct BiasParams {
 
 // Where results go: out and lse for items of one part, the part buffers (tile_rows rows a slot) for the others.
 struct OutputParams {
-  TokenTensor out;  // data is written
+  TokenTensor out;       // data is written
   float* lse = nullptr;  // (n_tokens, n_q_heads), nullable
   std::int64_t lse_token_stride = 0, lse_head_stride = 0;
   float* part_out = nullptr;  // [slot][row][head_dim]
@@ -83,7 +83,7 @@ struct AttentionParams {
   WorkParams work;
   FastDiv group;
   int head_dim = 0;
-  float scale_log2 = 0;  // softmax_scale * log2(e)
+  float scale_log2 = 0;        // softmax_scale * log2(e)
   bool scale_is_zero = false;  // too small to divide by: q counts as zeros and softmax_scale as 1
   Range visible{-kFar, kFar};
 };

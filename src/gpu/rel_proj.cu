@@ -37,8 +37,12 @@ __global__ void pack_rel_proj_kernel(const PackParams p) {
 
 Status launch_pack_rel_proj(const Problem& problem, const Tensors& tensors, void* packed, void* stream) {
   const bool clamped = problem.band == band_distances(0, 1, RelEdge::kClamp);
-  const PackParams p{static_cast<const std::uint16_t*>(tensors.rel_proj), problem.strides.rel_proj_row,
-                     static_cast<std::uint16_t*>(packed), static_cast<int>(problem.rel_extent), problem.d_rel, clamped};
+  const PackParams p{static_cast<const std::uint16_t*>(tensors.rel_proj),
+                     problem.strides.rel_proj_row,
+                     static_cast<std::uint16_t*>(packed),
+                     static_cast<int>(problem.rel_extent),
+                     problem.d_rel,
+                     clamped};
   constexpr unsigned kThreads = 64;
   const auto n_rows = static_cast<unsigned>(packed_proj_rows(problem.rel_extent));
   const dim3 grid((n_rows + kThreads - 1) / kThreads, static_cast<unsigned>((problem.d_rel + kRelStep - 1) / kRelStep));

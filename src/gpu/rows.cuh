@@ -20,8 +20,8 @@ struct alignas(16) RowInfo {
   int token;                   // of all tokens; -1 = the row does not exist
   int head;                    // query head
   int q_pos;
-  int key_begin, key_count;    // keys that the row sees
-  float bias_factor;           // rel_scale / softmax_scale
+  int key_begin, key_count;  // keys that the row sees
+  float bias_factor;         // rel_scale / softmax_scale
 };
 
 // One work item; kept in shared memory, so that it costs the main loop no registers.
@@ -86,7 +86,8 @@ __device__ __forceinline__ void load_chunk(std::uint32_t smem, const T* source, 
   }
   alignas(16) std::uint16_t values[kChunkElems];
 #pragma unroll
-  for (int i = 0; i < kChunkElems; ++i) values[i] = valid ? reinterpret_cast<const std::uint16_t*>(source)[i] : std::uint16_t{0};
+  for (int i = 0; i < kChunkElems; ++i)
+    values[i] = valid ? reinterpret_cast<const std::uint16_t*>(source)[i] : std::uint16_t{0};
   const uint4 packed = *reinterpret_cast<const uint4*>(values);
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(smem), "r"(packed.x), "r"(packed.y), "r"(packed.z), "r"(packed.w)
                : "memory");
@@ -117,7 +118,8 @@ __device__ __forceinline__ void load_rel_rows(const AttentionParams& p, const Ro
     for (int i = static_cast<int>(threadIdx.x); i < n_rows * n_chunks; i += kThreads) {
       const int row = i / n_chunks, chunk = i - row * n_chunks, token = s_rows[row].token;
       const bool valid = token >= 0 && chunk * kChunkElems < p.bias.d_rel;
-      const std::int64_t offset = token * p.bias.rel.token_stride + s_rows[row].head * p.bias.rel.head_stride + chunk * kChunkElems;
+      const std::int64_t offset =
+          token * p.bias.rel.token_stride + s_rows[row].head * p.bias.rel.head_stride + chunk * kChunkElems;
       cp_async_16(smem_address(s_rel + row * row_elems + chunk * kChunkElems), rel + (valid ? offset : 0), valid);
     }
     return;

@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
     const bool cut = unit.n_parts > 1;
     long long items_total, slots_total, merges_total;
     const long long items_before = scan(shared, static_cast<long long>(unit.n_parts) * shape.n_kv_heads, items_total);
-    unit.first_slot =
-        static_cast<int>(n_slots + scan(shared, cut ? static_cast<long long>(unit.n_parts) * shape.n_kv_heads : 0, slots_total));
+    unit.first_slot = static_cast<int>(
+        n_slots + scan(shared, cut ? static_cast<long long>(unit.n_parts) * shape.n_kv_heads : 0, slots_total));
     unit.first_merge = static_cast<int>(n_merges + scan(shared, cut ? shape.n_kv_heads : 0, merges_total));
     shared.units[thread] = unit;
     shared.item_end[thread] = static_cast<int>(items_before) + unit.n_parts * shape.n_kv_heads;
@@ -154,12 +154,8 @@ void book_schedule(const Plan& plan, Workspace& workspace) {
 
 Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
   const AttentionParams params = make_attention_params(problem, tensors, plan, workspace);
-  const ScheduleParams p{plan.schedule,
-                         params.batch,
-                         plan.workspace.at<WorkItem>(workspace, "items"),
-                         plan.bounds.n_items,
-                         plan.bounds.n_slots,
-                         plan.workspace.at<std::int32_t>(workspace, kMergeListEntry),
+  const ScheduleParams p{plan.schedule,       params.batch,        plan.workspace.at<WorkItem>(workspace, "items"),
+                         plan.bounds.n_items, plan.bounds.n_slots, plan.workspace.at<std::int32_t>(workspace, kMergeListEntry),
                          params.work.header};
   schedule_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return launch_status("schedule_kernel");

@@ -18,6 +18,8 @@ FLASHREL_HD constexpr int tile_offset_bytes(int row, int chunk, int row_elems) {
 
 // The offset (or address, in a tile aligned to its row length) of chunk c ^ delta, from that of chunk c of the same row.
 // For an even delta and c < 2 this is chunk c + delta.
-FLASHREL_HD constexpr unsigned flip_chunk(unsigned address, int delta) { return address ^ static_cast<unsigned>(delta * kChunkBytes); }
+FLASHREL_HD constexpr unsigned flip_chunk(unsigned address, int delta) {
+  return address ^ static_cast<unsigned>(delta * kChunkBytes);
+}
 
 }  // namespace flashrel

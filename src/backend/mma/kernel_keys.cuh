@@ -57,8 +57,8 @@ struct WarpRing {
       const int row = i * kRowsPerPass + lane / kChunks;
       const std::int64_t offset = __shfl_sync(kAllLanes, lane_offset, row + (is_v ? Shape::kWarpKeys : 0));
       const bool valid = chunk_exists && offset != kNoRow;
-      load_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim), base + (valid ? offset : 0),
-                 valid, aligned);
+      load_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim),
+                 base + (valid ? offset : 0), valid, aligned);
     };
     if (exists && tensor.aligned) {
 #pragma unroll

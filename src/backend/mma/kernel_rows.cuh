@@ -129,9 +129,10 @@ __device__ __forceinline__ void multiply_pv(float (&out)[Shape::kRowBlocks][Shap
 
 // Normalises and writes one block of 16 rows; `s_stage` is the block's part of the q tile.
 template <class T, class Shape>
-__device__ __forceinline__ void store_row_block(const AttentionParams& p, const Item& item, const RowInfo* s_rows, int first_row,
-                                                const float (&out)[Shape::kDimBlocks][4], const float (&max_log2)[2],
-                                                const float (&lane_sum)[2], unsigned char* s_stage) {
+__device__ __forceinline__ void store_row_block(const AttentionParams& p, const Item& item, const RowInfo* s_rows,
+                                                int first_row, const float (&out)[Shape::kDimBlocks][4],
+                                                const float (&max_log2)[2], const float (&lane_sum)[2],
+                                                unsigned char* s_stage) {
   const int lane = opaque_lane();
   float factor[2];
 #pragma unroll
@@ -229,9 +230,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       loader.fetch_page(tile - 2);
       const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
       const bool with_bias = needs_bias(s_work, keys);
-      static_for<Shape::kRowBlocks>([&](auto r) {
-        init_scores(score[r], bias, warp_row + r * Shape::kRowBlockStride, keys.begin, with_bias);
-      });
+      static_for<Shape::kRowBlocks>(
+          [&](auto r) { init_scores(score[r], bias, warp_row + r * Shape::kRowBlockStride, keys.begin, with_bias); });
       multiply_qk<T, Shape>(score, s_q + warp_row * Shape::kHeadDim * 2, s_k);
 
       cp_async_wait<0>();

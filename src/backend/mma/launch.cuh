@@ -20,8 +20,8 @@ Status allow_smem(int bytes) {
   int device = 0;
   FLASHREL_RETURN_IF_ERROR(gpu::cuda_status(cudaGetDevice(&device), "cudaGetDevice"));
   if (device < kMaxDevices && allowed[device].load(std::memory_order_relaxed) >= bytes) return {};
-  FLASHREL_RETURN_IF_ERROR(
-      gpu::cuda_status(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute"));
+  FLASHREL_RETURN_IF_ERROR(gpu::cuda_status(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                                            "cudaFuncSetAttribute"));
   if (device < kMaxDevices) allowed[device].store(bytes, std::memory_order_relaxed);
   return {};
 }

@@ -52,12 +52,10 @@ std::string supports(const Problem& p, const Device& device, const Options&) {
            std::to_string(device.capability_minor) + ", mma needs 8.0 or newer";
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return std::string("dtype: got ") + name_of(p.dtype) + ", mma needs bfloat16 or float16";
-  if (padded_head_dim(p) == 0)
-    return "head_dim: got " + std::to_string(p.head_dim) + ", mma has 32, 64, 96, 128, 192 and 256";
+  if (padded_head_dim(p) == 0) return "head_dim: got " + std::to_string(p.head_dim) + ", mma has 32, 64, 96, 128, 192 and 256";
   if (p.bias == BiasMode::kFused && p.d_rel > kMaxRelDim)
     return "d_rel: got " + std::to_string(p.d_rel) + ", mma serves at most " + std::to_string(kMaxRelDim);
-  if (p.rel_extent >= kMaxTable)
-    return "rel_extent: got " + std::to_string(p.rel_extent) + ", mma serves less than 2^30";
+  if (p.rel_extent >= kMaxTable) return "rel_extent: got " + std::to_string(p.rel_extent) + ", mma serves less than 2^30";
   if (p.rel_zero >= kMaxTable || p.rel_zero <= -kMaxTable)
     return "rel_zero: got " + std::to_string(p.rel_zero) + ", mma serves magnitudes below 2^30";
   return "";
