@@ -6,6 +6,7 @@
 //              addresses; rows of other tokens are zero in the A operand.
 #pragma once
 
+#include "gpu/bias_window.cuh"
 #include "gpu/element.cuh"
 #include "gpu/mma_sync.cuh"
 #include "gpu/params.hpp"
@@ -17,17 +18,28 @@
 
 namespace flashrel::gpu {
 
-// LAYOUT of a warp's window (sheared): [16 rows][n_keys + 8] float; the 8 make a quad's 8-byte reads conflict-free.
-inline constexpr int window_stride(int n_keys) { return n_keys + 8; }
-inline constexpr int window_elems(int n_keys) { return 16 * window_stride(n_keys); }
+// LAYOUT of a warp's rectangle (sheared): [16 rows][n_keys + 8] float; the 8 make a quad's 8-byte reads conflict-free.
+inline constexpr int rectangle_stride(int n_keys) { return n_keys + 8; }
+inline constexpr int rectangle_elems(int n_keys) { return 16 * rectangle_stride(n_keys); }
 
+// What the bias of one item is made from. A window (gpu/bias_window.cuh) is what one key tile needs of L or of the packed
+// projection, brought to shared memory together with K; without one, global memory is read.
 template <class T>
 struct BiasView {
   const BiasParams& p;
   const RowInfo* s_rows;  // of the item
-  const T* s_rel;         // fused: [row][rel_steps * 16]
-  float* s_window;        // sheared: this warp's window
+  T* s_rel;               // fused: [row][rel_steps * 16]
+  float* s_rectangle;     // sheared without a window: this warp's
+  // Windows, nullptr when there are none.
+  T* s_proj;                 // fused
+  int proj_rows, first_pos;  // of it; q_pos of the item's first row
+  std::uint16_t* s_logits;   // sheared, 16-bit rel_logits
 };
+
+__device__ __forceinline__ float logit_from_bits(DType dtype, std::uint16_t bits) {
+  return dtype == DType::kBFloat16 ? __uint_as_float(static_cast<std::uint32_t>(bits) << 16)
+                                   : __half2float(__ushort_as_half(bits));
+}
 
 // Entry of rel_logits as float32; kBytes = 2 serves bfloat16 and float16.
 template <int kBytes>
@@ -35,9 +47,7 @@ __device__ __forceinline__ float load_logit(const BiasParams& p, std::int64_t of
   if constexpr (kBytes == 4) {
     return __ldg(static_cast<const float*>(p.logits.data) + offset);
   } else {
-    const std::uint16_t bits = __ldg(static_cast<const std::uint16_t*>(p.logits.data) + offset);
-    return p.logits_dtype == DType::kBFloat16 ? __uint_as_float(static_cast<std::uint32_t>(bits) << 16)
-                                              : __half2float(__ushort_as_half(bits));
+    return logit_from_bits(p.logits_dtype, __ldg(static_cast<const std::uint16_t*>(p.logits.data) + offset));
   }
 }
 
@@ -54,13 +64,15 @@ __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const Bias
   // A lane's four neighbours in e are A's registers {0, 2} and B's {0, 1}: the order of a sum is free, as long as both agree.
   const T* s_top = view.s_rel + top * rel_elems + lane % 4 * 4;
   const T* s_bottom = view.s_rel + bottom * rel_elems + lane % 4 * 4;
-  const auto* proj = static_cast<const T*>(view.p.packed_proj) + lane % 4 * 4;
-  const std::int64_t step_elems = (view.p.rel_extent + 2 * kProjPad) * kRelStep;
+  const bool windowed = view.s_proj != nullptr;
+  const T* proj = windowed ? view.s_proj : static_cast<const T*>(view.p.packed_proj);
+  const std::int64_t step_elems = (windowed ? view.proj_rows : view.p.rel_extent + 2 * kProjPad) * kRelStep;
   const int last_pos = view.s_rows[first_row + 15].q_pos;
 #pragma unroll 1
   for (int pos = view.s_rows[first_row].q_pos; pos <= last_pos; ++pos) {
-    const int index = first_index(pos, first_key, view.p.rel_zero, view.p.rel_extent, kKeys);
-    const T* columns = proj + (index + kProjPad - lane / 4) * kRelStep;
+    const int row = windowed ? pos - view.first_pos + kKeys - 1
+                             : first_index(pos, first_key, view.p.rel_zero, view.p.rel_extent, kKeys) + kProjPad;
+    const T* columns = proj + (row - lane / 4) * kRelStep + lane % 4 * 4;
 #pragma unroll 1
     for (int step = 0; step < view.p.rel_steps; ++step) {
       uint2 a_top = *reinterpret_cast<const uint2*>(s_top + step * kRelStep);
@@ -70,7 +82,7 @@ __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const Bias
       const std::uint32_t a[4] = {a_top.x, a_bottom.x, a_top.y, a_bottom.y};
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
-        const uint2 b = __ldg(reinterpret_cast<const uint2*>(columns - n * 8 * kRelStep));
+        const uint2 b = *reinterpret_cast<const uint2*>(columns - n * 8 * kRelStep);
         mma_16x8x16<T>(c[n], a, b.x, b.y);
       }
       columns += step_elems;
@@ -102,11 +114,11 @@ __device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const 
 
 template <int kBytes, int kKeyBlocks, class T>
 __device__ __forceinline__ void sheared_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
-  constexpr int kKeys = 8 * kKeyBlocks, kStride = window_stride(kKeys);
+  constexpr int kKeys = 8 * kKeyBlocks, kStride = rectangle_stride(kKeys);
   constexpr int kColumns = min_of(kKeys, 32), kRowsAtOnce = 32 / kColumns;  // that a warp copies with one load a lane
   const int lane = opaque_lane(), extent = static_cast<int>(view.p.rel_extent);
   const bool clamped = edge_clamps(view.p);
-  __syncwarp();  // SYNC: the window's last readers are done
+  __syncwarp();  // SYNC: the rectangle's last readers are done
 #pragma unroll 4
   for (int line = lane / kColumns; line < 16; line += kRowsAtOnce) {
     const RowInfo& row = view.s_rows[first_row + line];
@@ -114,20 +126,46 @@ __device__ __forceinline__ void sheared_bias(float (&c)[kKeyBlocks][4], const Bi
 #pragma unroll
     for (int column = 0; column < kKeys; column += kColumns) {
       const bool reads = row.token >= 0 && reads_entry(first - column, extent, clamped);
-      view.s_window[line * kStride + column + lane % kColumns] =
+      view.s_rectangle[line * kStride + column + lane % kColumns] =
           reads ? load_logit<kBytes>(view.p, row.logits_offset + nearest_entry(first - column, extent)) : 0.0f;
     }
   }
-  __syncwarp();  // SYNC: the window is complete
+  __syncwarp();  // SYNC: the rectangle is complete
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const Cell cell = mma_c_cell(lane, 2 * h);
-      const float2 pair = *reinterpret_cast<const float2*>(view.s_window + cell.row * kStride + n * 8 + cell.col);
+      const float2 pair = *reinterpret_cast<const float2*>(view.s_rectangle + cell.row * kStride + n * 8 + cell.col);
       c[n][2 * h] = pair.x;
       c[n][2 * h + 1] = pair.y;
     }
+}
+
+// The same from a window of 16-bit entries.
+template <int kKeyBlocks, class T>
+__device__ __forceinline__ void windowed_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row,
+                                              int first_key) {
+  constexpr int kKeys = 8 * kKeyBlocks;
+  const int lane = opaque_lane(), extent = static_cast<int>(view.p.rel_extent);
+  const bool clamped = edge_clamps(view.p);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int line = first_row + lane / 4 + 8 * h;
+    const RowInfo& row = view.s_rows[line];
+    const int first = first_index(row.q_pos, first_key, view.p.rel_zero, extent, kKeys);
+    const int start = window_start(first, extent, kKeys);
+    const std::uint16_t* entries =
+        view.s_logits + line * logits_window_stride(kKeys) + logits_shift(view.p, row.logits_offset + start) - start;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int index = first - lane % 4 * 2 - n * 8 - i;
+        const float entry = logit_from_bits(view.p.logits_dtype, entries[nearest_entry(index, extent)]);
+        c[n][2 * h + i] = reads_entry(index, extent, clamped) ? entry : 0.0f;
+      }
+  }
 }
 
 // Scores of rows [first_row, first_row + 16) of the item and keys [first_key, first_key + 8 * kKeyBlocks) before Q K^T is
@@ -142,6 +180,8 @@ __device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const Bia
   if (!with_bias || view.s_rows[first_row].token < 0) return;
   if (view.p.route == Route::kFused) {
     fused_bias(c, view, first_row, first_key);
+  } else if (view.s_logits != nullptr) {
+    windowed_bias(c, view, first_row, first_key);
   } else if (view.p.route == Route::kSheared) {
     if (view.p.logits_dtype == DType::kFloat32)
       sheared_bias<4>(c, view, first_row, first_key);

@@ -11,6 +11,11 @@ __device__ __forceinline__ void cp_async_16(std::uint32_t smem, const void* sour
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(source), "r"(source_bytes) : "memory");
 }
 
+// Copies the first `source_bytes` (0 ... 4) of a word and fills the rest with zeros. Both addresses are 4-byte aligned.
+__device__ __forceinline__ void cp_async_4(std::uint32_t smem, const void* source, int source_bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(source), "r"(source_bytes) : "memory");
+}
+
 // Closes the group of this thread's copies since the last commit; an empty group is legal.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -8,6 +8,8 @@
 
 namespace flashrel::gpu {
 
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
 __device__ __forceinline__ std::uint32_t smem_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }

@@ -1,9 +1,10 @@
 // Online softmax over accumulator fragments (index/frag.hpp), in base 2: a lane holds, of every 16-row block, the rows
 // lane / 4 and lane / 4 + 8; the four lanes of a quad share a row.
 //
-// The running maximum is raised only when a row's maximum grew by more than 2^kLazyLog2: until then probabilities are
-// measured against the old one, at most 2^kLazyLog2 in size, and the output needs no rescaling. The result is the same up
-// to rounding.
+// Probabilities are measured against the true running maximum, so that a row's loudest key has probability 1, which 16 bits
+// hold exactly. (Raising the reference only after a growth of 2^8 rescales less often, but then the loudest key is rounded:
+// rows that one key dominates erred up to 1.3 times what docs/tolerance.md allows.) The output is rescaled only when some
+// row's maximum moved.
 #pragma once
 
 #include "gpu/params.hpp"
@@ -11,9 +12,6 @@
 #include "index/softmax_state.hpp"
 
 namespace flashrel::gpu {
-
-inline constexpr float kLazyLog2 = 8.0f;
-inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -58,7 +56,7 @@ __device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBl
       for (int n = 0; n < kKeyBlocks; ++n) top = fmaxf(top, fmaxf(score[r][n][2 * h], score[r][n][2 * h + 1]));
       top = quad_max(top) * scale;
       const float old = state.max_log2[r][h];
-      const bool moves = top - old > kLazyLog2;  // false for -inf - -inf
+      const bool moves = top > old;
       factor[h] = moves ? exp2_approx(old - top) : 1.0f;
       state.max_log2[r][h] = moves ? top : old;
       moved = moved || moves;

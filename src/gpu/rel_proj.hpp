@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/host_device.hpp"
 #include "base/status.hpp"
 #include "core/problem.hpp"
 #include "core/tensors.hpp"
@@ -17,7 +18,7 @@ namespace flashrel::gpu {
 inline constexpr int kProjPad = 64;
 inline constexpr int kRelStep = 16;  // values of e that one matrix instruction sums over
 
-inline std::int64_t packed_proj_rows(std::int64_t extent) { return extent + 2 * kProjPad; }
+FLASHREL_HD constexpr std::int64_t packed_proj_rows(std::int64_t extent) { return extent + 2 * kProjPad; }
 inline std::size_t packed_proj_bytes(std::int64_t extent, int d_rel) {
   return static_cast<std::size_t>(packed_proj_rows(extent) * ((d_rel + kRelStep - 1) / kRelStep) * kRelStep) * 2;
 }

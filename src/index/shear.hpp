@@ -23,4 +23,10 @@ FLASHREL_HD constexpr bool reads_entry(int index, int extent, bool clamped) {
 }
 FLASHREL_HD constexpr int nearest_entry(int index, int extent) { return clamp_to(index, 0, extent - 1); }
 
+// First entry of a window of at most n_keys entries that holds nearest_entry of every index of the run
+// [first - n_keys + 1, first].
+FLASHREL_HD constexpr int window_start(int first, int extent, int n_keys) {
+  return clamp_to(first - (n_keys - 1), 0, max_of(extent - n_keys, 0));
+}
+
 }  // namespace flashrel

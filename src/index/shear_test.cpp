@@ -28,6 +28,9 @@ TEST(Shear, EveryPositionOfARunReadsItsOwnEntry) {
                 const bool clamped = edge == RelEdge::kClamp;
                 const int index = first - c;
                 const std::int64_t found = reads_entry(index, extent, clamped) ? nearest_entry(index, extent) : -1;
+                const int start = window_start(first, extent, n_keys);
+                const int entry = nearest_entry(index, extent);
+                ASSERT_TRUE(0 <= start && start <= entry && entry < min_of(start + n_keys, extent));
                 ASSERT_EQ(found, expected) << "extent " << extent << " rel_zero " << rel_zero << " q_pos " << q_pos << " key "
                                            << first_key + c << " clamped " << clamped;
                 ++checked;

@@ -9,7 +9,7 @@
 //   merge  [kWarps][16][kMergeStride] float + max, sum             overlays the rings when the item's last tile is done
 //   q      [16][kHeadDim] T, swizzled                        4 K
 //   rows   [16] RowInfo                                    0.5 K
-//   extra  fused: rel rows; sheared: a window a warp
+//   extra  fused: rel rows; sheared: a rectangle a warp
 //
 // BARRIERS: __syncthreads around an item's start and its merge only; inside the loop cp.async groups and __syncwarp.
 #pragma once
@@ -170,8 +170,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
     // The counter's latency hides behind the copies.
     if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
 
-    const BiasView<T> bias{p.bias, s_rows, s_rel,
-                           reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * window_elems(Shape::kWarpKeys)};
+    const BiasView<T> bias{
+        p.bias,  s_rows, s_rel, reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
+        nullptr, 0,      0,     nullptr};
     float out[1][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kDimBlocks * 4; ++i) out[0][i / 4][i % 4] = 0.0f;

@@ -8,10 +8,11 @@
 //   k, v     [kTileKeys][kHeadDim] T, swizzled, one each  16 K + 16 K
 //   offsets  [2 tiles][K, V][kTileKeys] int64              2 K   element offsets of key rows, kNoRow = zeros
 //   rows     [kTileRows] RowInfo                           4 K
-//   extra    fused: rel rows [kTileRows][rel_steps * 16] T; sheared: a window a warp
+//   extra    fused: rel rows [kTileRows][rel_steps * 16] T and a bias window; sheared: a bias window, or rectangles
 //
 // BARRIERS: two __syncthreads a tile. The first makes K(t) visible and frees the V buffer, the second makes V(t) and the
-// offsets of tile t+1 visible and frees the K buffer; so V(t) arrives behind Q K^T, and K(t+1) behind softmax and P V.
+// offsets of tile t+1 visible and frees the K buffer and the bias window; so V(t) arrives behind Q K^T, and K(t+1) behind
+// softmax and P V.
 #pragma once
 
 #include "backend/mma/shapes.hpp"
@@ -73,6 +74,40 @@ struct TileLoader {
     }
   }
 };
+
+// Brings the bias window of a key tile to shared memory, when the tile needs one; part of K's copy group.
+template <class T, class Shape>
+__device__ __forceinline__ void copy_bias_window(const AttentionParams& p, const Item& item, const BiasView<T>& bias,
+                                                 int tile) {
+  const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
+  if (!needs_bias(item, keys)) return;
+  if (bias.s_proj != nullptr)
+    copy_proj_window<T, Shape::kThreads>(p.bias, bias.first_pos, keys.begin, Shape::kTileKeys,
+                                         Shape::kTileKeys + item.tokens.size() - 1, bias.proj_rows, bias.s_proj);
+  if (bias.s_logits != nullptr) {
+    const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+    copy_logits_window<16 * Shape::kRowBlocks>(p.bias, bias.s_rows, keys.begin, Shape::kTileKeys, bias.s_logits, [=](int line) {
+      return warp_row + line / 16 * Shape::kRowBlockStride + line % 16;
+    });
+  }
+}
+
+// Where the bias of the item in shared memory is made from.
+template <class T, class Shape>
+__device__ __forceinline__ BiasView<T> make_bias_view(const AttentionParams& p, const RowInfo* s_rows, unsigned char* s_extra) {
+  BiasView<T> view{p.bias, s_rows, nullptr, nullptr, nullptr, Shape::kWindowRows, s_rows[0].q_pos, nullptr};
+  if (p.bias.route == Route::kFused) {
+    T* s_rel = reinterpret_cast<T*>(s_extra);
+    view.s_rel = s_rel;
+    if (p.bias.rel_steps <= kMaxWindowSteps) view.s_proj = s_rel + Shape::kTileRows * p.bias.rel_steps * kRelStep;
+  } else if (p.bias.route == Route::kSheared && p.bias.logits_dtype != DType::kFloat32) {
+    view.s_logits = reinterpret_cast<std::uint16_t*>(s_extra);
+  } else if (p.bias.route == Route::kSheared) {
+    view.s_rectangle =
+        reinterpret_cast<float*>(s_extra) + static_cast<int>(threadIdx.x) / 32 * rectangle_elems(Shape::kBiasKeys);
+  }
+  return view;
+}
 
 // S += Q K^T of one warp: kRowBlocks blocks of 16 rows, all keys of the tile.
 template <class T, class Shape>
@@ -178,7 +213,7 @@ __device__ __forceinline__ void store_row_block(const AttentionParams& p, const 
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ int s_index;
+  __shared__ int s_index, s_n_items;
   alignas(Item) __shared__ unsigned char work_bytes[sizeof(Item)];  // Item's members have initialisers
   Item& s_work = *reinterpret_cast<Item*>(work_bytes);
   auto* const s_offsets = reinterpret_cast<std::int64_t(*)[2][Shape::kTileKeys]>(smem + Shape::kOffsetsAt);
@@ -186,13 +221,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
   const std::uint32_t s_q = smem_address(smem), s_k = s_q + Shape::kKeysAt, s_v = s_q + Shape::kValuesAt;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int warp_row = warp * 16;  // first row of the warp's block 0; block r is kRowBlockStride rows further
-  const int n_items = p.work.header->n_items;
-
-  if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
+  if (thread == 0) {
+    s_n_items = p.work.header->n_items;
+    s_index = atomicAdd(&p.work.header->next_item, 1);
+  }
   for (;;) {
     __syncthreads();  // SYNC: the previous item is done with shared memory, and s_index is there
     const int index = s_index;
-    if (index >= n_items) return;
+    if (index >= s_n_items) return;
     if (thread == 0) s_work = load_item(p, index, Shape::kTileRows);
     __syncthreads();  // SYNC: the item is there; everybody has read s_index
     for (int row = thread; row < Shape::kTileRows; row += Shape::kThreads) s_rows[row] = make_row_info(p, s_work, row);
@@ -203,15 +239,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
     loader.fetch_page(tile - 1);
     __syncthreads();  // SYNC: rows and the first offsets are visible
     load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, s_rows, s_q);
-    T* const s_rel = reinterpret_cast<T*>(smem + Shape::kExtraAt);
-    if (p.bias.route == Route::kFused) load_rel_rows<T, Shape::kThreads>(p, s_rows, Shape::kTileRows, s_rel);
-    if (tile >= s_work.work.tile_begin) loader.copy(tile, false, s_k);
+    // Made anew where it is used: kept, it would cost the main loop registers.
+    const auto bias = [&] { return make_bias_view<T, Shape>(p, s_rows, smem + Shape::kExtraAt); };
+    if (p.bias.route == Route::kFused) load_rel_rows<T, Shape::kThreads>(p, s_rows, Shape::kTileRows, bias().s_rel);
+    if (tile >= s_work.work.tile_begin) {
+      loader.copy(tile, false, s_k);
+      copy_bias_window<T, Shape>(p, s_work, bias(), tile);
+    }
     cp_async_commit();
     // The counter's latency hides behind the copies.
     if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
 
-    const BiasView<T> bias{p.bias, s_rows, s_rel,
-                           reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * window_elems(Shape::kTileKeys)};
     float out[Shape::kRowBlocks][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kRowBlocks * Shape::kDimBlocks * 4; ++i)
@@ -231,12 +269,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
       const bool with_bias = needs_bias(s_work, keys);
       static_for<Shape::kRowBlocks>(
-          [&](auto r) { init_scores(score[r], bias, warp_row + r * Shape::kRowBlockStride, keys.begin, with_bias); });
+          [&](auto r) { init_scores(score[r], bias(), warp_row + r * Shape::kRowBlockStride, keys.begin, with_bias); });
       multiply_qk<T, Shape>(score, s_q + warp_row * Shape::kHeadDim * 2, s_k);
 
       cp_async_wait<0>();
       __syncthreads();  // SYNC: V(t) and the offsets of the next tile are here; K(t) has been read
-      if (tile > s_work.work.tile_begin) loader.copy(tile - 1, false, s_k);
+      if (tile > s_work.work.tile_begin) {
+        loader.copy(tile - 1, false, s_k);
+        copy_bias_window<T, Shape>(p, s_work, bias(), tile - 1);
+      }
       cp_async_commit();
 
       float scale = p.scale_log2;

@@ -27,10 +27,8 @@ Status allow_smem(int bytes) {
 }
 
 template <auto kKernel, class Shape>
-Status launch_kernel(const gpu::AttentionParams& params, const LaunchShape& launch, int window_keys) {
-  std::size_t bytes = Shape::kExtraAt;
-  if (params.bias.route == Route::kFused) bytes += rel_bytes(Shape::kTileRows, launch.d_rel);
-  if (params.bias.route == Route::kSheared) bytes += window_bytes(Shape::kWarps, window_keys);
+Status launch_kernel(const gpu::AttentionParams& params, const LaunchShape& launch) {
+  const std::size_t bytes = Shape::kExtraAt + extra_bytes<Shape>(params.bias.route, launch.d_rel, params.bias.logits_dtype);
   FLASHREL_RETURN_IF_ERROR(allow_smem<kKernel>(static_cast<int>(bytes)));
   kKernel<<<launch.n_workers, Shape::kThreads, bytes, static_cast<cudaStream_t>(launch.stream)>>>(params);
   return gpu::launch_status("mma attention kernel");

@@ -12,7 +12,10 @@ constexpr std::int64_t kMaxTable = std::int64_t{1} << 30;
 Route choose_route(const Problem& problem, const Options& options) {
   if (problem.bias == BiasMode::kNone) return Route::kNone;
   if (problem.bias == BiasMode::kFused) return Route::kFused;
-  return options.route == "score_mod" ? Route::kScoreMod : Route::kSheared;
+  if (options.route == "score_mod") return Route::kScoreMod;
+  if (options.route == "sheared") return Route::kSheared;
+  // EVIDENCE (H200, 2026-11-30): few rows, 32 x 8K, 64/8 heads: score_mod 310 us, sheared 360 us. Many rows: see README.md.
+  return uses_keys_kernel(problem) || size_of(problem.rel_logits_dtype) == 4 ? Route::kScoreMod : Route::kSheared;
 }
 
 // Parts to aim at. Few units: one wave of workers. Many: several parts a worker, because a unit's length is a multiple of

@@ -105,14 +105,25 @@ TEST(MmaShapes, SharedMemoryFitsEveryGpu) {
   constexpr std::size_t kSmallest = 99 * 1024 - 1024;  // static variables stay below 1 KiB
   const auto largest = [](auto shape) {
     using Shape = decltype(shape);
-    return Shape::kExtraAt + std::max(rel_bytes(Shape::kTileRows, kMaxRelDim), window_bytes(Shape::kWarps, Shape::kTileKeys));
+    std::size_t extra = 0;
+    for (int d_rel = 1; d_rel <= kMaxRelDim; ++d_rel)
+      extra = std::max(extra, extra_bytes<Shape>(Route::kFused, d_rel, DType::kBFloat16));
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat32})
+      extra = std::max(extra, extra_bytes<Shape>(Route::kSheared, 0, dtype));
+    return Shape::kExtraAt + extra;
   };
   EXPECT_LE(largest(RowsShape<64>{}), kSmallest);
   EXPECT_LE(largest(RowsShape<128>{}), kSmallest);
   EXPECT_LE(largest(RowsShape<256>{}), kSmallest);
-  EXPECT_LE(KeysShape<128>::kExtraAt + std::max(rel_bytes(16, kMaxRelDim), window_bytes(4, 16)), kSmallest);
-  // Three CTAs of the keys kernel share an H100's 228 KiB.
-  EXPECT_LE(3 * (KeysShape<128>::kExtraAt + rel_bytes(16, 16) + 1024 + 256), std::size_t{228 * 1024});
+  EXPECT_LE(largest(KeysShape<128>{}), kSmallest);
+  // CTAs that share the 228 KiB of an H100's SM, 1 KiB each reserved.
+  constexpr std::size_t kOwn = 1024 + 256, kHopper = 228 * 1024;
+  const auto typical = [](auto shape) {
+    using Shape = decltype(shape);
+    return Shape::kExtraAt + extra_bytes<Shape>(Route::kFused, 16, DType::kBFloat16) + kOwn;
+  };
+  EXPECT_LE(2 * typical(RowsShape<128>{}), kHopper);
+  EXPECT_LE(3 * typical(KeysShape<128>{}), kHopper);
 }
 
 TEST(MmaPolicy, RoutesFollowTheBias) {

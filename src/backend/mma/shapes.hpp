@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "base/types.hpp"
+
 namespace flashrel::mma {
 
 // Many rows: 4 warps, each 16 or 32 rows x all keys of the tile.
@@ -16,6 +18,9 @@ struct RowsShape {
   static constexpr int kTileRows = 16 * kWarps * kRowBlocks;
   static constexpr int kTileKeys = kDim == 256 ? 32 : 64;
   static constexpr int kKeyBlocks = kTileKeys / 8, kDimBlocks = kDim / 8;
+  static constexpr int kBiasKeys = kTileKeys;  // whose bias is made at once
+  static constexpr bool kHasWindows = true;    // bias windows travel with K (gpu/bias_window.cuh)
+  static constexpr int kWindowRows = kTileRows + kTileKeys;
 
   static constexpr int kKeysAt = kTileRows * kDim * 2;
   static constexpr int kValuesAt = kKeysAt + kTileKeys * kDim * 2;
@@ -33,6 +38,8 @@ struct KeysShape {
   static constexpr int kWarpKeys = 16;  // keys of a tile that one warp owns
   static constexpr int kTileKeys = kWarpKeys * kWarps;
   static constexpr int kKeyBlocks = kWarpKeys / 8, kDimBlocks = kDim / 8;
+  static constexpr int kBiasKeys = kWarpKeys;
+  static constexpr bool kHasWindows = false;
   static constexpr int kSlots = 4;  // of a warp's ring; a slot holds K or V of kWarpKeys keys
   static constexpr int kSlotBytes = kWarpKeys * kDim * 2;
   static constexpr int kMergeStride = kDim + 8;  // floats a row of the merge buffer, which overlays the rings
@@ -45,12 +52,24 @@ struct KeysShape {
   static_assert(kMergeBytes <= kRingBytes);
 };
 
-// Bytes past kExtraAt: rel rows (fused), windows (sheared; 16 rows x (keys + 8) floats a warp).
-constexpr std::size_t rel_bytes(int tile_rows, int d_rel) {
-  return static_cast<std::size_t>(tile_rows) * static_cast<std::size_t>((d_rel + 15) / 16) * 16 * 2;
-}
-constexpr std::size_t window_bytes(int n_warps, int keys) {
-  return static_cast<std::size_t>(n_warps) * 16 * static_cast<std::size_t>(keys + 8) * 4;
+// Fused with windows: d_rel beyond 32 would not fit the shared memory of every GPU, and reads global memory instead.
+inline constexpr int kMaxWindowSteps = 2;
+
+// Bytes past kExtraAt.
+//   fused    rel rows; with windows also [rel_steps][kWindowRows] rows of the packed projection
+//   sheared  a rectangle of 16 rows x (keys + 8) floats a warp, or with windows, for 16-bit rel_logits, [kTileRows][keys + 8]
+template <class Shape>
+constexpr std::size_t extra_bytes(Route route, int d_rel, DType logits_dtype) {
+  const int steps = (d_rel + 15) / 16;
+  int bytes = 0;
+  if (route == Route::kFused) {
+    bytes = Shape::kTileRows * steps * 32;
+    if (Shape::kHasWindows && steps <= kMaxWindowSteps) bytes += steps * (Shape::kTileRows + Shape::kBiasKeys) * 32;
+  } else if (route == Route::kSheared) {
+    const bool window = Shape::kHasWindows && size_of(logits_dtype) == 2;
+    bytes = window ? Shape::kTileRows * (Shape::kBiasKeys + 8) * 2 : Shape::kWarps * 16 * (Shape::kBiasKeys + 8) * 4;
+  }
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace flashrel::mma

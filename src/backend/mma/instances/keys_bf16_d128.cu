@@ -3,5 +3,5 @@
 
 flashrel::Status flashrel::mma::keys_bf16_d128(const gpu::AttentionParams& params, const LaunchShape& launch) {
   using Shape = KeysShape<128>;
-  return launch_kernel<attention_keys_kernel<__nv_bfloat16, Shape>, Shape>(params, launch, Shape::kWarpKeys);
+  return launch_kernel<attention_keys_kernel<__nv_bfloat16, Shape>, Shape>(params, launch);
 }

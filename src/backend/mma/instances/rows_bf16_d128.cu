@@ -3,5 +3,5 @@
 
 flashrel::Status flashrel::mma::rows_bf16_d128(const gpu::AttentionParams& params, const LaunchShape& launch) {
   using Shape = RowsShape<128>;
-  return launch_kernel<attention_rows_kernel<__nv_bfloat16, Shape>, Shape>(params, launch, Shape::kTileKeys);
+  return launch_kernel<attention_rows_kernel<__nv_bfloat16, Shape>, Shape>(params, launch);
 }

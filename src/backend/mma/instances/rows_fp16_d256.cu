@@ -3,5 +3,5 @@
 
 flashrel::Status flashrel::mma::rows_fp16_d256(const gpu::AttentionParams& params, const LaunchShape& launch) {
   using Shape = RowsShape<256>;
-  return launch_kernel<attention_rows_kernel<__half, Shape>, Shape>(params, launch, Shape::kTileKeys);
+  return launch_kernel<attention_rows_kernel<__half, Shape>, Shape>(params, launch);
 }
