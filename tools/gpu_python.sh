@@ -21,12 +21,17 @@ import flashrel
 print("\n" + json.dumps(flashrel.info()))
 END
 status=0
-timeout 300 python3 -m pytest -q -rs -s -p no:cacheprovider --durations=8 tests/python > "$out/python_tests.log" 2>&1 || status=1
+parallel=$(python3 -c "import xdist" 2> /dev/null && echo "-n 6")
+timeout 300 python3 -m pytest -q -rs -p no:cacheprovider --durations=8 $parallel tests/python > "$out/python_tests.log" 2>&1 ||
+  status=1
 tail -n 60 "$out/python_tests.log"
+echo "== figures that tests print"
+timeout 90 python3 -m pytest -q -s -p no:cacheprovider tests/python/test_transformers.py tests/python/test_inkling_nano.py \
+  -k "memory or cuda" 2>&1 | grep -E "peak|rms|passed|failed" || status=1
 echo "== call cost"
-timeout 60 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
-timeout 60 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
+timeout 40 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
+timeout 30 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
 echo "== peers"
-timeout 200 python3 -m flashrel.bench --device cuda --rounds 15 --json "$out/python_bench.json" --figure "$out/python_bench.png" ||
+timeout 130 python3 -m flashrel.bench --device cuda --rounds 15 --json "$out/python_bench.json" --figure "$out/python_bench.png" ||
   status=1
 exit $status
