@@ -114,7 +114,7 @@ int check_logits_command(const Arguments& a) {
   // float32 must also write the same text; with rounded K and V a near tie may fall the other way
   const bool fine = r.max_error <= bound && (!exact || (r.n_same_argmax == r.n_positions && r.n_same_greedy == r.n_greedy));
   fmt::print(
-      "logits against transformers (float32), {} cache: largest error {:.2e} (bound {:.0e}), rms {:.2e}, largest logit "
+      "logits against transformers (float32), {} cache: largest error {:.2e} (bound {:.1e}), rms {:.2e}, largest logit "
       "{:.1f}\n",
       a.dtype, r.max_error, bound, r.rms_error, r.max_logit);
   fmt::print("same likeliest byte at {} of {} positions; greedy continuation agrees for {} of {} bytes: {}\n", r.n_same_argmax,

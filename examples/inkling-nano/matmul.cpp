@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/types.hpp"
+
 namespace inkling {
 namespace {
 
@@ -16,11 +18,11 @@ PanelKernel choose_kernel() {
 }  // namespace
 
 PackedMatrix::PackedMatrix(std::span<const float> row_major, int n_out, int n_in) : n_out_(n_out), n_in_(n_in) {
-  data_.assign(static_cast<std::size_t>(n_panels()) * n_in * kPanel, 0.0f);
+  data_.assign(static_cast<std::size_t>(n_panels()) * n_in * kPanel, 0);
   for (int o = 0; o < n_out; ++o) {
-    float* column = data_.data() + static_cast<std::size_t>(o / kPanel) * n_in * kPanel + o % kPanel;
+    std::uint16_t* column = data_.data() + static_cast<std::size_t>(o / kPanel) * n_in * kPanel + o % kPanel;
     const float* row = row_major.data() + static_cast<std::size_t>(o) * n_in;
-    for (int i = 0; i < n_in; ++i) column[static_cast<std::ptrdiff_t>(i) * kPanel] = row[i];
+    for (int i = 0; i < n_in; ++i) column[static_cast<std::ptrdiff_t>(i) * kPanel] = flashrel::float_to_bf16(row[i]);
   }
 }
 

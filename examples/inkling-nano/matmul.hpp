@@ -1,4 +1,4 @@
-// Matrix products outside attention: float32, one packed copy of each weight matrix, threads of FlashRel's pool.
+// Matrix products outside attention: float32 sums over bfloat16 weights, packed once; threads of FlashRel's pool.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ void parallel_for_each(std::int64_t n, Work&& work) {
   flashrel::parallel_for(flashrel::parallel_width(), task, &shared);
 }
 
-// A weight matrix (n_out, n_in) for products y = x W^T.
+// A weight matrix (n_out, n_in) for products y = x W^T, in bfloat16 as checkpoints have it: a decode step reads every weight.
 // LAYOUT: panels of kPanel outputs; [panel][n_in][kPanel], the last panel padded with zeros.
 class PackedMatrix {
  public:
@@ -39,11 +39,11 @@ class PackedMatrix {
   int n_out() const { return n_out_; }
   int n_in() const { return n_in_; }
   int n_panels() const { return (n_out_ + kPanel - 1) / kPanel; }
-  const float* panel(int index) const { return data_.data() + static_cast<std::size_t>(index) * n_in_ * kPanel; }
+  const std::uint16_t* panel(int index) const { return data_.data() + static_cast<std::size_t>(index) * n_in_ * kPanel; }
 
  private:
   int n_out_ = 0, n_in_ = 0;
-  std::vector<float> data_;
+  std::vector<std::uint16_t> data_;
 };
 
 // y (n_rows, n_out) = x (n_rows, n_in) W^T. A row's bits depend on that row and the instruction set alone.

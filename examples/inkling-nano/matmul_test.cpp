@@ -9,10 +9,11 @@
 namespace inkling {
 namespace {
 
+// Multiples of 1/128: exact in bfloat16.
 std::vector<float> random_values(std::size_t n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(n);
-  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 1000.0f;
+  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 257) - 128) / 128.0f;
   return values;
 }
 
