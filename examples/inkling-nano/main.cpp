@@ -23,17 +23,17 @@ using namespace inkling;
 
 // Beginnings in the three voices of the training text.
 const char* const kPrompts[] = {
-    "In the beginning God created",    "It is a truth universally acknowledged, that",
-    "Call me Ishmael. Some years ago", "And Elizabeth said unto the whale,",
-    "Blessed are they that",
+    "And God said unto Noah,",          "It is a truth universally acknowledged, that",
+    "Call me Ishmael. Some years ago",  "And Elizabeth said unto the whale,",
+    "Mr. Darcy looked at the sea, and",
 };
 
 struct Arguments {
   std::string folder = INKLING_NANO_FOLDER, dtype = "bf16", capture_folder = ".";
   std::vector<std::string> prompts;
   ServerOptions server;
-  SamplerOptions sampler{0.7f, 40, 1};
-  int n_new = 320, n_windows = 0;
+  SamplerOptions sampler{0.5f, 40, 21};
+  int n_new = 280, n_windows = 0;
   bool trace = false;
 };
 
