@@ -15,6 +15,13 @@ void copy_to(std::vector<std::byte>& to, const std::vector<float>& from, flashre
   convert(from.data(), static_cast<std::int64_t>(from.size()), dtype, to.data());
 }
 
+// Calls work(i) for every i of [0, n); on one thread where the batch has too few rows to wake the others for (decode).
+template <class Work>
+void for_each(std::int64_t n, std::int64_t n_rows, Work&& work) {
+  if (n_rows >= 16) return parallel_for_each(n, work);
+  for (std::int64_t i = 0; i < n; ++i) work(i);
+}
+
 }  // namespace
 
 // All tokens of one call, one row each, sequence after sequence.
@@ -115,7 +122,7 @@ float* Model::conv_inputs(Sequence& sequence, int layer, int conv_index) const {
 // In place on `data` (n_rows, stride): from the last row of a sequence to its first, so that earlier inputs are still there.
 void Model::convolve(int layer, int conv_index, const ShortConv& conv, Batch& batch, float* data, std::int64_t stride) {
   const std::int64_t n_before = config_.conv_taps - 1, n_channels = conv.n_channels;
-  parallel_for_each(static_cast<std::int64_t>(batch.inputs.size()), [&](std::int64_t s) {
+  for_each(static_cast<std::int64_t>(batch.inputs.size()), batch.n_rows, [&](std::int64_t s) {
     const std::int64_t n = batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s];
     float* rows = data + batch.cu_seqlens_q[s] * stride;
     float* before = conv_inputs(*batch.inputs[s].sequence, layer, conv_index);
@@ -144,7 +151,7 @@ void Model::attention_branch(int layer, Batch& batch) {
   project(layer, batch);
   attend(layer, batch);
   batch.attended.resize(batch.n_rows * q_width);
-  parallel_for_each(batch.n_rows, [&](std::int64_t r) {
+  for_each(batch.n_rows, batch.n_rows, [&](std::int64_t r) {
     for (std::int64_t i = r * q_width; i < (r + 1) * q_width; ++i)
       batch.attended[i] = flashrel::load_float(batch.out.data(), cache_.options().dtype, i);
   });
@@ -165,7 +172,7 @@ void Model::project(int layer, Batch& batch) {
     rms_norm(head, weight.data(), config_.head_dim, config_.rms_norm_eps, head);
   };
 
-  parallel_for_each(batch.n_rows, [&](std::int64_t r) {
+  for_each(batch.n_rows, batch.n_rows, [&](std::int64_t r) {
     rms_norm(batch.x.data() + r * hidden, w.attn_norm.data(), config_.hidden_size, config_.rms_norm_eps,
              batch.normed.data() + r * hidden);
   });
@@ -176,7 +183,7 @@ void Model::project(int layer, Batch& batch) {
 
   batch.q.resize(batch.n_rows * q_width * flashrel::size_of(dtype));
   batch.rel.resize(batch.n_rows * rel_width * flashrel::size_of(dtype));
-  parallel_for_each(batch.n_rows, [&](std::int64_t r) {
+  for_each(batch.n_rows, batch.n_rows, [&](std::int64_t r) {
     float* q = batch.qkvr.data() + r * width;
     float *k = q + q_width, *v = k + kv_width, *rel = v + kv_width;
     for (int h = 0; h < config_.n_q_heads; ++h) head_norm(q + h * head_dim, w.q_norm);
@@ -218,7 +225,7 @@ void Model::attend(int layer, Batch& batch) {
 void Model::mlp_branch(int layer, Batch& batch) {
   const LayerWeights& w = weights_.layers[layer];
   const std::int64_t hidden = config_.hidden_size, inner = config_.intermediate_size;
-  parallel_for_each(batch.n_rows, [&](std::int64_t r) {
+  for_each(batch.n_rows, batch.n_rows, [&](std::int64_t r) {
     rms_norm(batch.x.data() + r * hidden, w.mlp_norm.data(), config_.hidden_size, config_.rms_norm_eps,
              batch.normed.data() + r * hidden);
   });
@@ -226,7 +233,7 @@ void Model::mlp_branch(int layer, Batch& batch) {
   multiply(batch.normed.data(), batch.n_rows, w.gate_up, batch.gate_up.data());
   std::vector<float>& units = batch.attended;
   units.resize(batch.n_rows * inner);
-  parallel_for_each(batch.n_rows, [&](std::int64_t r) {
+  for_each(batch.n_rows, batch.n_rows, [&](std::int64_t r) {
     const float* gate_up = batch.gate_up.data() + r * 2 * inner;
     for (std::int64_t i = 0; i < inner; ++i) {
       const float gate = gate_up[2 * i], up = gate_up[2 * i + 1];
