@@ -39,6 +39,11 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
   plan = Plan{};
   FLASHREL_RETURN_IF_ERROR(choose_backend(problem, device, options, plan));
   plan.policy = plan.backend->choose_policy(problem, device, options);
+  complete_plan(problem, options, plan);
+  return {};
+}
+
+void complete_plan(const Problem& problem, const Options& options, Plan& plan) {
   plan.schedule = make_schedule_shape(problem, options, plan.policy);
   plan.bounds = schedule_bounds(plan.schedule, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
 
@@ -48,7 +53,6 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
   plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
   plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
   plan.backend->book_workspace(problem, plan, plan.workspace);
-  return {};
 }
 
 }  // namespace flashrel

@@ -11,4 +11,7 @@ namespace flashrel {
 
 Status make_plan(const Problem& problem, const Device& device, const Options& options, Plan& plan);
 
+// Schedule, bounds and workspace from plan.backend and plan.policy; also for tests that force a policy.
+void complete_plan(const Problem& problem, const Options& options, Plan& plan);
+
 }  // namespace flashrel

@@ -113,15 +113,15 @@ TEST_P(CpuTest, FewerKeysThanQueries) {
 }
 
 TEST_P(CpuTest, Splits) {
-  for (int splits : {0, 1, 2, 3, 32, 128})
-    for (const char* q : {"1", "9", "40"})
-      check_case(std::string("q=") + q + " kv=3000,700 b=2 hq=8 d=64 extent=1024 bias=fused splits=" + std::to_string(splits));
+  for (int splits : {0, 1, 3, 128})
+    for (const char* q : {"1", "9"})
+      check_case(std::string("q=") + q + " kv=2600,700 b=2 hq=8 d=32 extent=1024 bias=fused splits=" + std::to_string(splits));
 }
 
 TEST_P(CpuTest, RevealingBias) {
   for (const char* content : {"onehot", "zeroq", "random"})
     for (const char* bias : {"logits", "fused"})
-      check_case(std::string("q=130 kv=500 hq=8 d=64 extent=200 gain=16 content=") + content + " bias=" + bias);
+      check_case(std::string("q=66 kv=400 hq=8 d=32 extent=200 gain=16 content=") + content + " bias=" + bias);
 }
 
 TEST_P(CpuTest, DeterministicBits) {

@@ -11,6 +11,16 @@
 namespace flashrel::cpu {
 namespace {
 
+// Bias that is added to scores in the matrix unit (isa.hpp, direct_bias): 16 rows of rel terms x 32 columns of packed rel_proj.
+template <class Element>
+struct DirectBias {
+  const Element* rel = nullptr;  // [row][term][token pair][32]
+  long rel_ld = 0;
+  const Element* proj[2] = {};  // column 0 of the first and of the second 16 rows' first token
+  long proj_ld = 0;
+  int n_pairs = 0, n_terms = 0;  // token pairs of 16 rows; 1 or 2 terms
+};
+
 // One product's operands. Strides in elements; b_panel: distance of two panels of B.
 template <class Element>
 struct Gemm {
@@ -22,6 +32,7 @@ struct Gemm {
   float* c = nullptr;
   long ldc = 0;
   bool accumulate = false;
+  DirectBias<Element> bias;  // matrix units only; n_pairs = 0: none
 };
 
 // kRows x (kPanels * 16) results stay in registers over the whole k loop.

@@ -2,8 +2,8 @@
 // Included by isa/<name>.cpp only, after the unit's `Simd` and its matrix type; everything has internal linkage.
 //
 // A work item is a row tile (packed rows of one sequence and KV head) times a run of key tiles. For each key tile the
-// visible keys are packed once and shared by all row blocks of the tile; a row block computes its scores, turns them
-// into weights in place, and adds weights x V to its accumulators.
+// visible keys are packed once and shared by all row blocks of the tile. The work then goes in steps of one row block times
+// kStepKeys keys: scores, weights, weights x V onto the block's accumulators.
 // Scores live in base 2: x = log2(e) * score. A row's heaviest key always weighs exactly 1, so that a row that one key
 // dominates comes out as exact as its values although weights are rounded to bf16. What rounding took from keys that hold
 // more than kHeavy of their row is added back in float32: a few such keys would otherwise decide a row's error by luck.
@@ -26,6 +26,14 @@ constexpr float kLn2 = 0.693147180559945309417f;
 constexpr float kHeavy = 1.0f / 16;
 constexpr int kMaxHeavy = 16;
 
+// Softmax state of one row between steps. The sum stays spread over 16 lanes until the item ends, and the maximum is looked
+// for lane by lane, so that a step needs a horizontal reduction only when it raises the maximum.
+struct RowState {
+  float* max = nullptr;    // base 2
+  float* sum = nullptr;    // [16]
+  float* least = nullptr;  // a lower bound of the sum
+};
+
 template <class Element>
 struct Worker {
   const KernelArgs& args;
@@ -33,12 +41,14 @@ struct Worker {
   ScratchLayout layout;
   Lengths lengths;
   std::int64_t first_token = 0;  // of the sequence
-  Element *q = nullptr, *rel = nullptr, *k = nullptr, *v = nullptr, *stage = nullptr;
+  Element *q = nullptr, *rel = nullptr, *rel_terms = nullptr, *k = nullptr, *v = nullptr, *stage = nullptr;
   Element* weight = nullptr;  // row r at r * weight_ld
   long weight_ld = 0;
-  float *acc = nullptr, *max = nullptr, *sum = nullptr, *score = nullptr, *bias = nullptr;
+  int n_rel_terms = 1;  // 2 when some rel term needs its second bf16
+  float *acc = nullptr, *max = nullptr, *least = nullptr, *sum = nullptr, *score = nullptr, *bias = nullptr;
   const void **k_rows = nullptr, **v_rows = nullptr;
 
+  RowState state(int r) const { return {max + r, sum + static_cast<std::ptrdiff_t>(r) * kPanel, least + r}; }
   int row_of_item(int r) const { return item.row_tile * args.tile_rows + r; }
   int token_of(int r) const { return row_token(row_of_item(r), args.group); }
   int head_of(int r) const { return row_head(row_of_item(r), args.group, item.kv_head); }
@@ -56,12 +66,14 @@ inline Worker<Element> make_worker(const KernelArgs& args, const WorkItem& item,
                args.tensors.cache_seqlens[item.seq * s.kv_len_seq]};
   w.q = reinterpret_cast<Element*>(base + l.q);
   w.rel = reinterpret_cast<Element*>(base + l.rel);
+  w.rel_terms = reinterpret_cast<Element*>(base + l.rel_terms);
   w.k = reinterpret_cast<Element*>(base + l.k);
   w.v = reinterpret_cast<Element*>(base + l.v);
   w.stage = reinterpret_cast<Element*>(base + l.stage);
   w.acc = reinterpret_cast<float*>(base + l.acc);
   w.max = reinterpret_cast<float*>(base + l.state);
-  w.sum = w.max + args.tile_rows + kMaxRowBlock;
+  w.least = w.max + args.tile_rows + kMaxRowBlock;
+  w.sum = reinterpret_cast<float*>(base + l.sum);
   w.score = reinterpret_cast<float*>(base + l.score);
   w.bias = reinterpret_cast<float*>(base + l.bias);
   if constexpr (sizeof(Element) == sizeof(float)) {
@@ -81,6 +93,27 @@ inline void clear(Element* data, std::ptrdiff_t n) {
   std::memset(static_cast<void*>(data), 0, static_cast<std::size_t>(n) * sizeof(Element));
 }
 
+// rel of one row x rel_scale / softmax_scale as two bf16 terms, in the columns of the row's token among its 16 rows.
+inline void load_rel_terms(Worker<std::uint16_t>& w, int r) {
+  const Problem& p = w.args.problem;
+  const Strides& s = p.strides;
+  const std::int64_t token = w.first_token + w.token_of(r), head = w.head_of(r);
+  const auto* rel = static_cast<const std::uint16_t*>(w.args.tensors.rel) + token * s.rel_token + head * s.rel_head;
+  const float rel_scale = p.has_rel_scale ? w.args.tensors.rel_scale[token * s.rel_scale_token] : 1.0f;
+  const float factor = static_cast<float>(rel_scale / p.softmax_scale);
+  std::uint16_t* terms = w.rel_terms + static_cast<std::ptrdiff_t>(r) * kRelTerms;
+  clear(terms, kRelTerms);
+  const int token_of_16 = r % 16 / w.args.group;
+  terms += token_of_16 / 2 * 32 + token_of_16 % 2 * 16;
+  for (int e = 0; e < p.d_rel; ++e) {
+    const float value = factor * bf16_to_float(rel[e]);
+    terms[e] = float_to_bf16(value);
+    const float rest = value - bf16_to_float(terms[e]);
+    terms[64 + e] = float_to_bf16(rest);
+    if (rest != 0.0f) w.n_rel_terms = 2;
+  }
+}
+
 // Queries and rel rows into scratch, zero-padded; accumulators and softmax states emptied.
 template <class Element>
 inline void begin_item(Worker<Element>& w) {
@@ -94,19 +127,23 @@ inline void begin_item(Worker<Element>& w) {
     row_to_element(static_cast<const std::byte*>(w.args.tensors.q) + (token * s.q_token + head * s.q_head) * size, p.dtype,
                    p.head_dim, q);
     clear(q + p.head_dim, d - p.head_dim);
-    if (d_rel == 0) continue;
+    if constexpr (sizeof(Element) == 2)
+      if (w.args.proj.direct) load_rel_terms(w, r);
+    if (d_rel == 0 || w.args.proj.direct) continue;
     Element* rel = w.rel + static_cast<std::ptrdiff_t>(r) * d_rel;
     row_to_element(static_cast<const std::byte*>(w.args.tensors.rel) + (token * s.rel_token + head * s.rel_head) * size,
                    p.dtype, p.d_rel, rel);
     clear(rel + p.d_rel, d_rel - p.d_rel);
   }
   clear(w.q + static_cast<std::ptrdiff_t>(n_rows) * d, kMaxRowBlock * d);
+  if (w.args.proj.direct) clear(w.rel_terms + static_cast<std::ptrdiff_t>(n_rows) * kRelTerms, kMaxRowBlock * kRelTerms);
   if (d_rel > 0) clear(w.rel + static_cast<std::ptrdiff_t>(n_rows) * d_rel, kMaxRowBlock * d_rel);
   clear(w.acc, static_cast<std::ptrdiff_t>(n_rows + kMaxRowBlock) * d);
   for (int r = 0; r < n_rows; ++r) {
     w.max[r] = kEmptyLse;
-    w.sum[r] = 0;
+    w.least[r] = 0;
   }
+  clear(w.sum, static_cast<std::ptrdiff_t>(n_rows) * kPanel);
   clear(w.stage + kPanel * d, d);
 }
 
@@ -125,8 +162,8 @@ struct ScoreRow {
 // What bf16 rounding took from the heavy keys of a row.
 struct Residues {
   int n = 0;
-  int column[kMaxHeavy] = {};
-  float value[kMaxHeavy] = {};
+  int column[kMaxHeavy];
+  float value[kMaxHeavy];
 };
 
 // Keys of columns [begin, end) whose weight exceeds `threshold`; fewer than 1 / kHeavy by construction.
@@ -151,7 +188,7 @@ inline void find_residues(const ScoreRow<std::uint16_t>& row, Range columns, flo
 // Scores to weights; returns the factor that the row's accumulators need (1 almost always).
 // Weights of hidden keys are exactly 0.
 template <class Element>
-inline float softmax_row(const ScoreRow<Element>& row, float& max, float& sum, Residues& residues) {
+inline float softmax_row(const ScoreRow<Element>& row, const RowState& state, Residues& residues) {
   constexpr int kLanes = Simd::kLanes;
   float* s = row.score;
   residues.n = 0;
@@ -172,29 +209,32 @@ inline float softmax_row(const ScoreRow<Element>& row, float& max, float& sum, R
 
   auto top = Simd::load(s + begin);
   for (int j = begin + kLanes; j < end; j += kLanes) top = Simd::max(top, Simd::load(s + j));
-  const float tile_max = scale * Simd::reduce_max(top);
   float factor = 1.0f;
-  if (!(tile_max <= max)) {
-    factor = max == kEmptyLse ? 0.0f : Simd::exp2_scalar(max - tile_max);
-    max = tile_max;
+  if (Simd::any_greater(Simd::mul(top, Simd::set1(scale)), Simd::set1(*state.max))) {
+    const float raised = scale * Simd::reduce_max(top);
+    factor = *state.max == kEmptyLse ? 0.0f : Simd::exp2_scalar(*state.max - raised);
+    *state.max = raised;
+    *state.least *= factor;
+    for (int j = 0; j < kPanel; j += kLanes)
+      Simd::store(state.sum + j, Simd::mul(Simd::load(state.sum + j), Simd::set1(factor)));
   }
   // Visible keys whose scores are all -inf weigh nothing.
-  const float shift = max == kEmptyLse ? 0.0f : -max;
-  auto total = Simd::zero();
+  const float shift = *state.max == kEmptyLse ? 0.0f : -*state.max;
+  auto total = Simd::load(state.sum);
   for (int j = begin; j < end; j += kLanes) {
     const auto x = Simd::exp2(Simd::fma(Simd::load(s + j), Simd::set1(scale), Simd::set1(shift)));
     total = Simd::add(total, x);
     Simd::store_element(row.weight + j, x);
   }
-  clear(row.weight, begin);
-  clear(row.weight + end, row.n - end);
-  sum = sum * factor + Simd::reduce_add(total);
-  if constexpr (sizeof(Element) == 2) {
-    const float threshold = kHeavy * sum;
-    // The tile's heaviest key weighs exp2(tile_max + shift), 1 when it leads the row.
-    if (threshold < 1.0f && Simd::exp2_scalar(tile_max + shift) > threshold)
-      find_residues(row, {begin, end}, scale, shift, threshold, residues);
-  }
+  Simd::store(state.sum, total);
+  if (begin > 0) clear(row.weight, begin);
+  if (end < row.n) clear(row.weight + end, row.n - end);
+  if constexpr (sizeof(Element) == 2)
+    // No key weighs more than 1: past a sum of 1 / kHeavy none is heavy.
+    if (*state.least * kHeavy < 1.0f) {
+      *state.least = Simd::reduce_add(total);
+      find_residues(row, {begin, end}, scale, shift, kHeavy * *state.least, residues);
+    }
   return factor;
 }
 
@@ -279,72 +319,113 @@ inline void add_key(const Worker<std::uint16_t>& w, const PackedTile& tile, int 
     S::store(acc + d, S::fma(S::load_pair_half(v, key % 2), S::set1(factor), S::load(acc + d)));
 }
 
-// Scores, weights and output of rows [row, row + n_rows) of the item against a packed key tile.
-template <class Matrix>
-inline void row_block(Worker<typename Matrix::Element>& w, int row, int n_rows, const PackedTile& tile) {
-  using Element = typename Matrix::Element;
-  const KernelArgs& args = w.args;
-  const Problem& p = args.problem;
-  const Range tokens = w.tokens_of(row, n_rows);
-  const Range seen = intersect(visible_keys(tokens, w.lengths, p.visible), tile.keys);
-  if (seen.empty()) return;
-  const Range keys{seen.begin / kKeyStep * kKeyStep, round_up(seen.end, kKeyStep)};
-  const TileClass kind = classify(tokens, keys, w.lengths, p.visible, p.band);
-  const int d = w.layout.d_padded, offset = keys.begin - tile.keys.begin;
+// Rows [row, row + n_rows) of the item times `keys`, at most kStepKeys of them, inside the packed tile.
+struct Step {
+  int row = 0, n_rows = 0;
+  Range keys;
+  TileClass kind;
+};
 
+template <class Element>
+inline Gemm<Element> score_product(const Worker<Element>& w, const PackedTile& tile, const Step& step) {
+  const PackedProj& proj = w.args.proj;
+  const int d = w.layout.d_padded;
   Gemm<Element> g;
-  g.m = n_rows;
-  g.n = keys.size();
+  g.m = step.n_rows;
+  g.n = step.keys.size();
   g.k = d;
-  g.a = w.q + static_cast<std::ptrdiff_t>(row) * d;
+  g.a = w.q + static_cast<std::ptrdiff_t>(step.row) * d;
   g.lda = d;
   g.b_panel = static_cast<long>(d) * kPanel;
-  g.b = w.k + (offset / kPanel) * g.b_panel;
+  g.b = w.k + (step.keys.begin - tile.keys.begin) / kPanel * g.b_panel;
   g.c = w.score;
   g.ldc = w.layout.score_ld;
-  Matrix::gemm(g);
+  if (!step.kind.biased || !proj.direct) return g;
+  const int shift = proj_shift(proj, rectangle_distances(w.tokens_of(step.row, step.n_rows), step.keys, w.lengths));
+  g.bias.rel = w.rel_terms + static_cast<std::ptrdiff_t>(step.row) * kRelTerms;
+  g.bias.rel_ld = kRelTerms;
+  for (int i = 0; i < 2; ++i) {
+    const int row = min_of(step.row + 16 * i, w.item.n_rows - 1) / 16 * 16;  // the second half may not exist
+    const int dist = q_pos(w.token_of(row), w.lengths) - step.keys.begin - shift;
+    g.bias.proj[i] = static_cast<const Element*>(proj.data) + 2 * static_cast<std::ptrdiff_t>(proj.dist_max - dist);
+  }
+  g.bias.proj_ld = 2 * static_cast<long>(proj.n_columns);
+  g.bias.n_pairs = max_of(1, 8 / w.args.group);
+  g.bias.n_terms = w.n_rel_terms;
+  return g;
+}
 
+template <class Element>
+inline Gemm<Element> output_product(const Worker<Element>& w, const PackedTile& tile, const Step& step) {
+  const int d = w.layout.d_padded;
+  Gemm<Element> g;
+  g.m = step.n_rows;
+  g.n = d;
+  g.k = step.keys.size();
+  g.a = w.weight;
+  g.lda = w.weight_ld;
+  g.b_panel = static_cast<long>(tile.keys.size()) * kPanel;
+  g.b = w.v + static_cast<std::ptrdiff_t>(step.keys.begin - tile.keys.begin) * kPanel;
+  g.c = w.acc + static_cast<std::ptrdiff_t>(step.row) * d;
+  g.ldc = d;
+  g.accumulate = true;
+  return g;
+}
+
+// Weights of the step from its scores; accumulators follow a raised maximum.
+template <class Matrix>
+inline void softmax_step(Worker<typename Matrix::Element>& w, const PackedTile& tile, const Step& step) {
+  using Element = typename Matrix::Element;
+  const Problem& p = w.args.problem;
   const float* row_bias[kMaxRowBlock] = {};
-  if (kind.biased && p.bias != BiasMode::kNone) bias_block<Matrix>(w, row, n_rows, keys, row_bias);
-
-  const float scale = static_cast<float>(p.softmax_scale * static_cast<double>(kLog2E));
-  for (int r = 0; r < n_rows; ++r) {
-    ScoreRow<Element> s;
+  if (step.kind.biased && p.bias != BiasMode::kNone && !w.args.proj.direct)
+    bias_block<Matrix>(w, step.row, step.n_rows, step.keys, row_bias);
+  ScoreRow<Element> s;
+  s.n = step.keys.size();
+  s.visible = {0, s.n};
+  s.scale = static_cast<float>(p.softmax_scale * static_cast<double>(kLog2E));
+  for (int r = 0; r < step.n_rows; ++r) {
     s.score = w.score + static_cast<std::ptrdiff_t>(r) * w.layout.score_ld;
     s.weight = w.weight + r * w.weight_ld;
-    s.n = keys.size();
-    s.visible = {0, keys.size()};
-    s.scale = scale;
-    const int token = w.token_of(row + r);
-    if (kind.masked) {
-      const Range visible = intersect(visible_keys({token, token + 1}, w.lengths, p.visible), keys);
-      s.visible = visible.empty() ? Range{0, 0} : Range{visible.begin - keys.begin, visible.end - keys.begin};
+    const int token = w.token_of(step.row + r);
+    if (step.kind.masked) {
+      const Range visible = intersect(visible_keys({token, token + 1}, w.lengths, p.visible), step.keys);
+      s.visible = visible.empty() ? Range{0, 0} : Range{visible.begin - step.keys.begin, visible.end - step.keys.begin};
     }
     s.bias = row_bias[r];
-    s.bias_scale = p.bias == BiasMode::kFused && p.has_rel_scale
-                       ? kLog2E * args.tensors.rel_scale[(w.first_token + token) * p.strides.rel_scale_token]
-                       : kLog2E;
+    s.bias_scale =
+        p.has_rel_scale ? kLog2E * w.args.tensors.rel_scale[(w.first_token + token) * p.strides.rel_scale_token] : kLog2E;
     Residues residues;
-    const float factor = softmax_row(s, w.max[row + r], w.sum[row + r], residues);
-    float* acc = w.acc + static_cast<std::ptrdiff_t>(row + r) * d;
+    const float factor = softmax_row(s, w.state(step.row + r), residues);
+    const int d = w.layout.d_padded;
+    float* acc = w.acc + static_cast<std::ptrdiff_t>(step.row + r) * d;
     if (factor != 1.0f)
       for (int i = 0; i < d; i += Simd::kLanes) Simd::store(acc + i, Simd::mul(Simd::load(acc + i), Simd::set1(factor)));
     if constexpr (sizeof(Element) == 2)
-      for (int i = 0; i < residues.n; ++i) add_key(w, tile, offset + residues.column[i], residues.value[i], acc);
+      for (int i = 0; i < residues.n; ++i)
+        add_key(w, tile, step.keys.begin - tile.keys.begin + residues.column[i], residues.value[i], acc);
   }
+}
 
-  Gemm<Element> o;
-  o.m = n_rows;
-  o.n = d;
-  o.k = keys.size();
-  o.a = w.weight;
-  o.lda = w.weight_ld;
-  o.b_panel = static_cast<long>(tile.keys.size()) * kPanel;
-  o.b = w.v + static_cast<std::ptrdiff_t>(offset) * kPanel;
-  o.c = w.acc + static_cast<std::ptrdiff_t>(row) * d;
-  o.ldc = d;
-  o.accumulate = true;
-  Matrix::gemm(o);
+// All row blocks of the item against a packed key tile; a block's steps follow each other, so that its accumulators stay near.
+template <class Matrix>
+inline void attend_tile(Worker<typename Matrix::Element>& w, const PackedTile& tile) {
+  const Problem& p = w.args.problem;
+  for (int row = 0; row < w.item.n_rows; row += Matrix::kRowBlock) {
+    Step step;
+    step.row = row;
+    step.n_rows = min_of(Matrix::kRowBlock, w.item.n_rows - row);
+    const Range tokens = w.tokens_of(row, step.n_rows);
+    const Range seen = intersect(visible_keys(tokens, w.lengths, p.visible), tile.keys);
+    for (int key = seen.begin / kStepKeys * kStepKeys; key < seen.end; key += kStepKeys) {
+      const Range keys = intersect(seen, {key, key + kStepKeys});
+      step.keys = {keys.begin / kKeyStep * kKeyStep, round_up(keys.end, kKeyStep)};
+      step.kind = classify(tokens, step.keys, w.lengths, p.visible, p.band);
+      Matrix::gemm(score_product(w, tile, step));
+      softmax_step<Matrix>(w, tile, step);
+      Matrix::gemm(output_product(w, tile, step));
+    }
+  }
 }
 
 // Normalised rows to out and lse, or to the item's slot.
@@ -356,11 +437,14 @@ inline void end_item(Worker<Element>& w) {
   const int d = w.layout.d_padded;
   for (int r = 0; r < w.item.n_rows; ++r) {
     float* acc = w.acc + static_cast<std::ptrdiff_t>(r) * d;
-    const bool empty = w.sum[r] == 0.0f;
-    const auto inverse = Simd::set1(empty ? 0.0f : 1.0f / w.sum[r]);
+    float sum = 0;
+    for (int i = 0; i < kPanel; i += Simd::kLanes)
+      sum += Simd::reduce_add(Simd::load(w.sum + static_cast<std::ptrdiff_t>(r) * kPanel + i));
+    const bool empty = sum == 0.0f;
+    const auto inverse = Simd::set1(empty ? 0.0f : 1.0f / sum);
     for (int i = 0; i < d; i += Simd::kLanes) Simd::store(acc + i, Simd::mul(Simd::load(acc + i), inverse));
     if (empty) clear(acc, d);
-    const float lse = empty ? kEmptyLse : kLn2 * w.max[r] + __builtin_logf(w.sum[r]);
+    const float lse = empty ? kEmptyLse : kLn2 * w.max[r] + __builtin_logf(sum);
     if (w.item.slot >= 0) {
       const std::int64_t part_row = static_cast<std::int64_t>(w.item.slot) * w.args.tile_rows + r;
       std::memcpy(w.args.part_out + part_row * p.head_dim, acc, static_cast<std::size_t>(p.head_dim) * sizeof(float));
@@ -393,8 +477,7 @@ inline void run_item(const KernelArgs& args, const WorkItem& item, void* scratch
     find_rows(args, item, needed, w.k_rows + before, w.v_rows + before);
     pack_keys(source, w.k_rows, n_keys, w.k);
     pack_values(source, w.v_rows, n_keys, w.v);
-    for (int row = 0; row < item.n_rows; row += Matrix::kRowBlock)
-      row_block<Matrix>(w, row, min_of(Matrix::kRowBlock, item.n_rows - row), tile);
+    attend_tile<Matrix>(w, tile);
   }
   end_item(w);
 }

@@ -51,7 +51,7 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
 void book_workspace(const Problem& problem, const Plan& plan, Workspace& workspace) {
   const ScratchLayout layout = scratch_layout(problem, plan.policy.tile_rows, plan.policy.tile_keys);
   workspace.book("scratch", layout.total * static_cast<std::size_t>(plan.policy.n_workers));
-  workspace.book("proj", packed_proj_bytes(problem, plan.policy.tile_keys));
+  workspace.book("proj", packed_proj_bytes(problem));
 }
 
 std::string at_seq(const char* argument, std::int64_t got, int seq, const std::string& expected) {
@@ -134,8 +134,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   run.args.part_out = plan.workspace.at<float>(workspace, "part_out");
   run.args.part_lse = plan.workspace.at<float>(workspace, "part_lse");
   if (problem.bias == BiasMode::kFused)
-    run.args.proj = pack_proj(problem, tensors, plan.policy.tile_keys, run.kernels->bf16_operands,
-                              plan.workspace.at<std::byte>(workspace, "proj"));
+    run.args.proj = pack_proj(problem, tensors, *run.kernels, plan.workspace.at<std::byte>(workspace, "proj"));
   parallel_for(min_of(plan.policy.n_workers, n_items), &run_items, &run);
   return {};
 }

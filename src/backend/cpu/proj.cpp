@@ -18,7 +18,7 @@ Range reachable(const Problem& p) {
 }
 
 // Columns past either end that a row block may touch.
-int margin(int tile_keys) { return tile_keys + kBiasSlack + kPanel; }
+constexpr int kMargin = kStepKeys + kBiasSlack + kPanel;
 
 struct Packing {
   const Problem* problem;
@@ -54,24 +54,47 @@ void pack_panels(void* context, int task) {
   }
 }
 
-int n_columns(const Problem& p, int tile_keys) { return round_up(reachable(p).size() + 2 * margin(tile_keys), kKeyStep); }
+// Rows of pairs, each twice: as it is and one column on.
+void pack_direct(const Packing& c) {
+  const Problem& p = *c.problem;
+  auto* out = static_cast<std::uint16_t*>(c.memory);
+  const auto* in = static_cast<const std::uint16_t*>(c.tensors->rel_proj);
+  const std::ptrdiff_t row_elems = 2 * static_cast<std::ptrdiff_t>(c.proj.n_columns);
+  std::memset(out, 0, static_cast<std::size_t>(16 * row_elems) * sizeof(std::uint16_t));
+  for (int e = 0; e < p.d_rel; ++e) {
+    std::uint16_t* row = out + e / 2 * row_elems + e % 2;
+    for (int column = 0; column < c.proj.n_columns; ++column) {
+      const int dist = c.proj.dist_max - column;
+      if (!p.band.contains(dist)) continue;
+      row[2 * column] = in[e * p.strides.rel_proj_row + bias_index(dist, p.rel_zero, p.rel_extent)];
+    }
+    std::uint16_t* next = row + 8 * row_elems;
+    for (int column = 1; column < c.proj.n_columns; ++column) next[2 * column] = row[2 * (column - 1)];
+  }
+}
+
+int n_columns(const Problem& p) { return round_up(reachable(p).size() + 2 * kMargin, kKeyStep); }
 
 }  // namespace
 
-std::size_t packed_proj_bytes(const Problem& p, int tile_keys) {
+std::size_t packed_proj_bytes(const Problem& p) {
   if (p.bias != BiasMode::kFused) return 0;
-  return static_cast<std::size_t>(n_columns(p, tile_keys)) * static_cast<std::size_t>(round_up(p.d_rel, kKeyStep)) *
-         sizeof(float);
+  return static_cast<std::size_t>(n_columns(p)) * static_cast<std::size_t>(round_up(p.d_rel, kKeyStep)) * sizeof(float);
 }
 
-PackedProj pack_proj(const Problem& p, const Tensors& tensors, int tile_keys, bool bf16, void* memory) {
+PackedProj pack_proj(const Problem& p, const Tensors& tensors, const IsaKernels& kernels, void* memory) {
   PackedProj proj;
   proj.data = memory;
-  proj.n_columns = n_columns(p, tile_keys);
+  proj.n_columns = n_columns(p);
   proj.exact = reachable(p);
-  proj.dist_max = proj.exact.end - 1 + margin(tile_keys);
+  proj.dist_max = proj.exact.end - 1 + kMargin;
   proj.d_rel_padded = round_up(p.d_rel, kKeyStep);
-  Packing packing{&p, &tensors, proj, bf16, memory};
+  proj.direct = kernels.direct_bias && direct_bias(p);
+  Packing packing{&p, &tensors, proj, kernels.bf16_operands, memory};
+  if (proj.direct) {
+    pack_direct(packing);
+    return proj;
+  }
   parallel_for(ceil_div(proj.n_columns / kPanel, kPanelsPerTask), &pack_panels, &packing);
   return proj;
 }

@@ -7,7 +7,7 @@
 
 namespace flashrel::cpu {
 
-std::size_t packed_proj_bytes(const Problem& problem, int tile_keys);
-PackedProj pack_proj(const Problem& problem, const Tensors& tensors, int tile_keys, bool bf16, void* memory);
+std::size_t packed_proj_bytes(const Problem& problem);
+PackedProj pack_proj(const Problem& problem, const Tensors& tensors, const IsaKernels& kernels, void* memory);
 
 }  // namespace flashrel::cpu

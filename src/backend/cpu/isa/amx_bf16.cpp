@@ -25,8 +25,8 @@ struct AmxMatrix {
 
   // 32 (or with kRowTiles = 1: 16) rows x 32 columns. Rows past m are computed and stored too.
   template <int kRowTiles>
-  static void block(const Gemm<Element>& g, int row, int column) {
-    float* c = g.c + row * g.ldc + column;
+  static void block(const Gemm<Element>& g, int column) {
+    float* c = g.c + column;
     const long c_bytes = g.ldc * 4, a_bytes = g.lda * 2;
     if (g.accumulate) {
       _tile_loadd(0, c, c_bytes);
@@ -41,7 +41,7 @@ struct AmxMatrix {
       _tile_zero(2);
       _tile_zero(3);
     }
-    const Element* a = g.a + row * g.lda;
+    const Element* a = g.a;
     const Element* b = g.b + (column / kPanel) * g.b_panel;
     for (int k = 0; k < g.k; k += 32) {
       _tile_loadd(6, b + k * kPanel, 64);
@@ -55,6 +55,7 @@ struct AmxMatrix {
         _tile_dpbf16ps(3, 5, 7);
       }
     }
+    add_bias<kRowTiles>(g, column);
     _tile_stored(0, c, c_bytes);
     _tile_stored(1, c + 16, c_bytes);
     if constexpr (kRowTiles == 2) {
@@ -63,15 +64,39 @@ struct AmxMatrix {
     }
   }
 
+  template <int kRowTiles>
+  static void add_bias(const Gemm<Element>& g, int column) {
+    const DirectBias<Element>& bias = g.bias;
+    for (int pair = 0; pair < bias.n_pairs; ++pair) {
+      // The next two tokens stand two columns back.
+      const Element* p0 = bias.proj[0] + 2 * (column - 2 * pair);
+      const Element* p1 = bias.proj[1] + 2 * (column - 2 * pair);
+      for (int term = 0; term < bias.n_terms; ++term) {
+        const Element* rel = bias.rel + term * 64 + pair * 32;
+        _tile_loadd(4, rel, bias.rel_ld * 2);
+        _tile_loadd(6, p0, bias.proj_ld * 2);
+        _tile_loadd(7, p0 + 32, bias.proj_ld * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if constexpr (kRowTiles == 2) {
+          _tile_loadd(5, rel + 16 * bias.rel_ld, bias.rel_ld * 2);
+          _tile_loadd(6, p1, bias.proj_ld * 2);
+          _tile_loadd(7, p1 + 32, bias.proj_ld * 2);
+          _tile_dpbf16ps(2, 5, 6);
+          _tile_dpbf16ps(3, 5, 7);
+        }
+      }
+    }
+  }
+
   static void gemm(const Gemm<Element>& g) {
     asm volatile("" ::: "memory");  // tile loads do not tell the compiler what they read: finish all stores first
-    for (int row = 0; row < g.m; row += 32)
-      for (int column = 0; column < g.n; column += 32) {
-        if (g.m - row > 16)
-          block<2>(g, row, column);
-        else
-          block<1>(g, row, column);
-      }
+    for (int column = 0; column < g.n; column += 32) {
+      if (g.m > 16)
+        block<2>(g, column);
+      else
+        block<1>(g, column);
+    }
   }
 };
 
@@ -98,6 +123,15 @@ double amx_matrix_loop(long iterations) {
 }  // namespace
 
 extern const IsaKernels kAmxBf16Kernels;
-const IsaKernels kAmxBf16Kernels = {"amx_bf16", true, &enter, &leave, &run_item<AmxMatrix>, &amx_matrix_loop, &float_read_loop};
+const IsaKernels kAmxBf16Kernels = {
+    .name = "amx_bf16",
+    .bf16_operands = true,
+    .direct_bias = true,
+    .enter = &enter,
+    .leave = &leave,
+    .run_item = &run_item<AmxMatrix>,
+    .matrix_loop = &amx_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu

@@ -23,6 +23,7 @@ struct Simd {
   static V mul(V a, V b) { return _mm256_mul_ps(a, b); }
   static V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   static V max(V a, V b) { return _mm256_max_ps(a, b); }
+  static bool any_greater(V a, V b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
   static float reduce_max(V x) {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -131,6 +132,11 @@ inline float float_read_loop(const float* data, std::size_t n) {
 namespace flashrel::cpu {
 
 extern const IsaKernels kAvx2Kernels;
-const IsaKernels kAvx2Kernels = {"avx2", false, nullptr, nullptr, &run_item<FloatMatrix>, &float_matrix_loop, &float_read_loop};
+const IsaKernels kAvx2Kernels = {
+    .name = "avx2",
+    .run_item = &run_item<FloatMatrix>,
+    .matrix_loop = &float_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu

@@ -5,7 +5,11 @@
 namespace flashrel::cpu {
 
 extern const IsaKernels kAvx512Kernels;
-const IsaKernels kAvx512Kernels = {"avx512",           false,           nullptr, nullptr, &run_item<FloatMatrix>,
-                                   &float_matrix_loop, &float_read_loop};
+const IsaKernels kAvx512Kernels = {
+    .name = "avx512",
+    .run_item = &run_item<FloatMatrix>,
+    .matrix_loop = &float_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu

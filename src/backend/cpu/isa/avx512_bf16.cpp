@@ -35,6 +35,11 @@ double bf16_matrix_loop(long iterations) {
 
 extern const IsaKernels kAvx512Bf16Kernels;
 const IsaKernels kAvx512Bf16Kernels = {
-    "avx512_bf16", true, nullptr, nullptr, &run_item<VectorMatrix<Bf16Dot>>, &bf16_matrix_loop, &float_read_loop};
+    .name = "avx512_bf16",
+    .bf16_operands = true,
+    .run_item = &run_item<VectorMatrix<Bf16Dot>>,
+    .matrix_loop = &bf16_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu

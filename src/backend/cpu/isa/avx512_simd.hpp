@@ -26,6 +26,7 @@ struct Simd {
   static V mul(V a, V b) { return _mm512_mul_ps(a, b); }
   static V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static V max(V a, V b) { return _mm512_max_ps(a, b); }
+  static bool any_greater(V a, V b) { return greater_mask(a, b) != 0; }
   static float reduce_max(V x) { return _mm512_reduce_max_ps(x); }
   static float reduce_add(V x) { return _mm512_reduce_add_ps(x); }
   static V reverse(V x) {
@@ -46,17 +47,16 @@ struct Simd {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
 
-  // 2^x for x <= 0; 0 for -inf. n = round(x); 2^(x - n) by a polynomial, 2^n by vscalef, which gives +0 for
-  // n = -inf whatever the polynomial says (Intel SDM, VSCALEFPS, special cases).
+  // 2^x for x <= 0; 0 for -inf. A polynomial of the fraction f in [0, 1), scaled by 2^floor(x). For x = -inf vreduce gives
+  // f = 0 and vscalef 0 (Intel SDM, special cases of both).
   static V exp2(V x) {
-    const V magic = set1(kExp2Magic);
-    const V n = _mm512_sub_ps(_mm512_add_ps(x, magic), magic), f = _mm512_sub_ps(x, n);
-    V p = fma(set1(kExp2[4]), f, set1(kExp2[3]));
-    p = fma(p, f, set1(kExp2[2]));
-    p = fma(p, f, set1(kExp2[1]));
-    p = fma(p, f, set1(kExp2[0]));
+    const V f = _mm512_reduce_ps(x, 0x09);  // x - floor(x), no exceptions
+    V p = fma(set1(kExp2Floor[4]), f, set1(kExp2Floor[3]));
+    p = fma(p, f, set1(kExp2Floor[2]));
+    p = fma(p, f, set1(kExp2Floor[1]));
+    p = fma(p, f, set1(kExp2Floor[0]));
     p = fma(p, f, set1(1.0f));
-    return _mm512_scalef_ps(p, n);
+    return _mm512_scalef_ps(p, x);
   }
   static float exp2_scalar(float x) { return _mm512_cvtss_f32(exp2(set1(x))); }
 

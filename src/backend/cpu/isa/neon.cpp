@@ -23,6 +23,7 @@ struct Simd {
   static V mul(V a, V b) { return vmulq_f32(a, b); }
   static V fma(V a, V b, V c) { return vfmaq_f32(c, a, b); }
   static V max(V a, V b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+  static bool any_greater(V a, V b) { return vmaxvq_u32(vcgtq_f32(a, b)) != 0; }
   static float reduce_max(V x) { return vmaxvq_f32(x); }
   static float reduce_add(V x) { return vaddvq_f32(x); }
   static V reverse(V x) {
@@ -104,6 +105,11 @@ float float_read_loop(const float* data, std::size_t n) {
 namespace flashrel::cpu {
 
 extern const IsaKernels kNeonKernels;
-const IsaKernels kNeonKernels = {"neon", false, nullptr, nullptr, &run_item<FloatMatrix>, &float_matrix_loop, &float_read_loop};
+const IsaKernels kNeonKernels = {
+    .name = "neon",
+    .run_item = &run_item<FloatMatrix>,
+    .matrix_loop = &float_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu

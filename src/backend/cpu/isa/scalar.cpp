@@ -39,6 +39,11 @@ struct Simd {
   static V max(V a, V b) {
     return each([&](int i) { return a.x[i] > b.x[i] ? a.x[i] : b.x[i]; });
   }
+  static bool any_greater(V a, V b) {
+    bool any = false;
+    for (int i = 0; i < kLanes; ++i) any |= a.x[i] > b.x[i];
+    return any;
+  }
   static float reduce_max(V v) { return max_of(max_of(v.x[0], v.x[1]), max_of(v.x[2], v.x[3])); }
   static float reduce_add(V v) { return (v.x[0] + v.x[1]) + (v.x[2] + v.x[3]); }
   static V reverse(V v) { return {{v.x[3], v.x[2], v.x[1], v.x[0]}}; }
@@ -103,7 +108,11 @@ float float_read_loop(const float* data, std::size_t n) {
 namespace flashrel::cpu {
 
 extern const IsaKernels kScalarKernels;
-const IsaKernels kScalarKernels = {"scalar",           false,           nullptr, nullptr, &run_item<FloatMatrix>,
-                                   &float_matrix_loop, &float_read_loop};
+const IsaKernels kScalarKernels = {
+    .name = "scalar",
+    .run_item = &run_item<FloatMatrix>,
+    .matrix_loop = &float_matrix_loop,
+    .read_loop = &float_read_loop,
+};
 
 }  // namespace flashrel::cpu
