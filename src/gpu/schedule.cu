@@ -88,6 +88,10 @@ __device__ void for_each_unit(const ScheduleParams& p, Shared& shared, Body&& bo
 }
 
 __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ ScheduleParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  // A kernel launched to overlap with this one may take its place on the other SMs; it waits before it reads the table.
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
   alignas(Shared) __shared__ unsigned char shared_bytes[sizeof(Shared)];  // its members have initialisers
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const ScheduleShape& shape = p.shape;

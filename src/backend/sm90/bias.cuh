@@ -1,0 +1,143 @@
+// The fused bias: rel (rows x 16) times proj^T on the matrix units, written into the score registers before QK adds to them.
+// Index maths and the claim that each score gets its own entry: shear.hpp, shear_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/sm90/kernel_params.hpp"
+#include "backend/sm90/shared.cuh"
+#include "gpu/mma_sync.cuh"
+
+namespace flashrel::sm90 {
+
+// proj^T with its zero rows, by all consumer threads.
+template <class T>
+__device__ __forceinline__ void build_proj(const KernelParams& p, std::uint8_t* proj, int thread, int n_threads) {
+  const T* source = static_cast<const T*>(p.proj);
+  for (int row = thread; row < proj_rows(p.rel_extent); row += n_threads) {
+    const int entry = row - kProjPad;
+    alignas(16) T values[kRelDim];
+#pragma unroll
+    for (int e = 0; e < kRelDim; ++e) {
+      values[e] = T(0.0f);
+      if (e < p.d_rel && entry >= 0 && entry < p.rel_extent) values[e] = source[e * p.proj_row_stride + entry];
+    }
+    uint4* target = reinterpret_cast<uint4*>(proj + row * kRelRowBytes);
+    target[0] = reinterpret_cast<const uint4*>(values)[0];
+    target[1] = reinterpret_cast<const uint4*>(values)[1];
+  }
+}
+
+// One lane's share of the bias of its slice. The 16 elements of a row are dealt out to the k index of the product in the order
+// in which a lane finds them in 8 bytes; rel and proj^T use the same order, so the sum is the same.
+template <class T, int kGroup>
+struct BiasSlice {
+  std::uint32_t rel[4];  // A operand: rows lane / 4 and lane / 4 + 8
+  float factor_a, factor_b;
+  const std::uint8_t* lane_proj;  // row `warp - column` of proj^T, this lane's 8 bytes
+  int first_index;                // q_pos(first token) + rel_zero
+
+  // Reads the rel rows of a job, `row_a` and `row_b` being this lane's packed rows.
+  __device__ __forceinline__ void load(const KernelParams& p, const Shared& sm, const Job& job, int row_a, int row_b, int lane) {
+    const std::uint8_t* lane_rel = sm.rel + lane % 4 * 8;
+    const uint2 a = *reinterpret_cast<const uint2*>(lane_rel + row_a * kRelRowBytes);
+    const uint2 b = *reinterpret_cast<const uint2*>(lane_rel + row_b * kRelRowBytes);
+    rel[0] = a.x, rel[1] = b.x, rel[2] = a.y, rel[3] = b.y;
+    first_index = job.first_pos + static_cast<int>(p.rel_zero);
+    if (p.n_factor_turns == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rel[i] = times(rel[i], p.inverse_scale);
+    } else {
+      factor_a = factor_b = p.inverse_scale;
+      if (p.rel_scale != nullptr) {
+        const int last = p.n_tokens - 1 - job.first_token;
+        const float* tau = p.rel_scale + job.first_token * p.rel_scale_stride;
+        factor_a *= tau[min_of(row_a / kGroup, last) * p.rel_scale_stride];
+        factor_b *= tau[min_of(row_b / kGroup, last) * p.rel_scale_stride];
+      }
+    }
+  }
+
+  // s = bias of key tile `tile`, in units of 1 / softmax_scale.
+  __device__ __forceinline__ void scores(const KernelParams& p, float (&s)[64], int tile, int lane) const {
+    const int origin = clamped_origin(first_index - static_cast<long long>(tile) * kTileKeys, p.rel_extent);
+    const std::uint8_t* base = lane_proj + origin * kRelRowBytes;
+    if constexpr (kGroup == 16) {
+#pragma unroll
+      for (int f = kKeyBlocks - 1; f >= 0; --f) {
+        float d[4];
+        fragment(d, base, f);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[f * 4 + i] = d[i];
+      }
+    } else if constexpr (kGroup == 8) {
+#pragma unroll
+      for (int f = kKeyBlocks - 1; f >= first_fragment(8); --f) {
+        float d[4];
+        fragment(d, base, f);
+        if (f >= 0) s[f * 4] = d[0], s[f * 4 + 1] = d[1];                                // rows 0-7: block f
+        if (f + 1 < kKeyBlocks) s[(f + 1) * 4 + 2] = d[2], s[(f + 1) * 4 + 3] = d[3];  // rows 8-15: block f + 1
+      }
+    } else {
+      static_assert(kGroup == 4);
+      // Rows 0-3, 4-7, 8-11, 12-15 take fragments b, b - 1, b - 2, b - 3; lanes 16-31 hold the second and the fourth quarter.
+      const bool upper = lane >= 16;
+      float d[2][4];  // fragments f and f + 1
+#pragma unroll
+      for (int f = kKeyBlocks - 1; f >= first_fragment(4); --f) {
+        fragment(d[f & 1], base, f);
+        const float(&low)[4] = d[(f + 1) & 1];
+        const float(&high)[4] = d[f & 1];
+        const int block_a = f + 1, block_b = f + 3;
+        if (block_a >= 0 && block_a < kKeyBlocks) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) s[block_a * 4 + i] = upper ? high[i] : low[i];
+        }
+        if (block_b >= 0 && block_b < kKeyBlocks) {
+#pragma unroll
+          for (int i = 2; i < 4; ++i) s[block_b * 4 + i] = upper ? high[i] : low[i];
+        }
+      }
+    }
+    // A loop of no or one turn: an `if` becomes 64 predicated multiplications that everyone pays for.
+#pragma unroll 1
+    for (int i = 0; i < p.n_factor_turns; ++i) {
+#pragma unroll
+      for (int b = 0; b < kKeyBlocks; ++b) {
+        s[b * 4] *= factor_a, s[b * 4 + 1] *= factor_a;
+        s[b * 4 + 2] *= factor_b, s[b * 4 + 3] *= factor_b;
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void fragment(float (&d)[4], const std::uint8_t* base, int f) const {
+    const uint2 b = *reinterpret_cast<const uint2*>(base - f * kBlockKeys * kRelRowBytes);
+    product(d, b);
+  }
+
+  // d = rel * b; the zero accumulator is an operand, not four registers to clear first.
+  __device__ __forceinline__ void product(float (&d)[4], uint2 b) const {
+    if constexpr (std::is_same_v<T, __half>)
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+          : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+          : "r"(rel[0]), "r"(rel[1]), "r"(rel[2]), "r"(rel[3]), "r"(b.x), "r"(b.y), "f"(0.0f));
+    else
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+          : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+          : "r"(rel[0]), "r"(rel[1]), "r"(rel[2]), "r"(rel[3]), "r"(b.x), "r"(b.y), "f"(0.0f));
+  }
+
+  __device__ __forceinline__ static std::uint32_t times(std::uint32_t pair, float factor) {
+    using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+    Pair x = *reinterpret_cast<Pair*>(&pair);
+    const Pair product = __hmul2(x, Pair{T(factor), T(factor)});
+    return *reinterpret_cast<const std::uint32_t*>(&product);
+  }
+};
+
+// No bias: nothing to hold, nothing to do.
+struct NoBias {};
+
+}  // namespace flashrel::sm90

@@ -1,0 +1,247 @@
+// One consumer warp: S = Q K^T (+ bias), softmax, O += P V over the key tiles of each job, from last to first.
+//
+// A step issues QK of tile t and then PV of tile t + 1, and does the softmax of t while PV runs. Across jobs the chain does not
+// break: QK of the next job's first tile goes out before PV of this job's last one (join_step). The two warpgroups take turns
+// at the tensor cores: a turn is handed over as soon as QK is issued, so that one warpgroup multiplies while the other
+// exponentiates.
+//
+// REGISTERS of a lane (240): scores 64, output 64, P operands 32, Q operands 32, about 40 of state.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/sm90/bias.cuh"
+#include "backend/sm90/epilogue.cuh"
+#include "backend/sm90/kernel_params.hpp"
+#include "backend/sm90/shared.cuh"
+#include "backend/sm90/softmax.cuh"
+#include "gpu/mbarrier.cuh"
+#include "gpu/wgmma.cuh"
+
+namespace flashrel::sm90 {
+
+// kGroup: query heads a KV head in mode fused; 0 = no bias, any group.
+template <class T, int kGroup>
+class Consumer {
+  static constexpr bool kBias = kGroup != 0;
+
+ public:
+  // `warp` 0 ... 7, the same in all lanes.
+  __device__ __forceinline__ Consumer(const KernelParams& params, Shared& shared, int warp)
+      : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32) {
+    row_a_ = warp_row(warp_, lane_ / 4, p_.group);
+    row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group);
+    if constexpr (kBias) bias_.lane_proj = sm_.proj + (kProjPad + warp_ - lane_ / 4) * kRelRowBytes + lane_ % 4 * 8;
+    if (warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
+  }
+
+  __device__ __forceinline__ void run() {
+    if (!open_job()) return;
+    first_step();
+    while (true) {
+      // One loop a kind of tile, not one loop with a choice inside: ptxas takes the choice for divergence (C7520).
+      --tile_;
+#pragma unroll 1
+      for (; tile_ >= masked_to_; --tile_) step<true, kBias>();
+      if constexpr (kBias) {
+#pragma unroll 1
+        for (; tile_ >= biased_to_; --tile_) step<false, true>();
+      }
+#pragma unroll 1
+      for (; tile_ >= plain_to_; --tile_) step<false, false>();
+#pragma unroll 1
+      for (; tile_ >= first_tile_; --tile_) step<true, kBias>();
+      if (!open_job()) break;
+      join_step();
+    }
+    last_step();
+  }
+
+ private:
+  // ---------------------------------------------------------------- steps
+  template <bool kMasked, bool kBiased>
+  __device__ __forceinline__ void step() {
+    issue_products<kBiased>();
+    if constexpr (kMasked) mask();
+    softmax_.update<false, kMasked>(s_, p_.scale_log2);
+    gpu::wgmma_wait<0>();
+    release_v();
+    pack_probabilities();
+    if (softmax_.grew) {
+#pragma unroll
+      for (int i = 0; i < 64; i += 4) {
+        o_[i] *= softmax_.keep_a, o_[i + 1] *= softmax_.keep_a;
+        o_[i + 2] *= softmax_.keep_b, o_[i + 3] *= softmax_.keep_b;
+      }
+    }
+  }
+
+  // The very first tile: there is no PV to pair it with.
+  __device__ __forceinline__ void first_step() {
+    if constexpr (kBias) bias_.scores(p_, s_, tile_, lane_);
+    wait_k();
+    gpu::wgmma_fence();
+    multiply_qk(kBias);
+    gpu::wgmma_commit();
+    gpu::wgmma_wait<0>();
+    release_k();
+    start_rows();
+  }
+
+  // First tile of a job together with the last PV of the job before it, whose result is then written.
+  __device__ __forceinline__ void join_step() {
+    issue_products<kBias>();
+    mask();
+    const SoftmaxRows<T> previous = softmax_;
+    softmax_.update<true, true>(s_, p_.scale_log2);
+    gpu::wgmma_wait<0>();
+    release_v();
+    pack_probabilities();
+    finish_job(job_count_ - 2, previous);
+    clear_output();
+  }
+
+  __device__ __forceinline__ void last_step() {
+    wait_v();
+    gpu::wgmma_fence();
+    multiply_pv();
+    gpu::wgmma_commit();
+    gpu::wgmma_wait<0>();
+    release_v();
+    finish_job(job_count_ - 2, softmax_);  // the last ring entry is the end mark
+  }
+
+  __device__ __forceinline__ void start_rows() {
+    mask();
+    softmax_.update<true, true>(s_, p_.scale_log2);
+    pack_probabilities();
+    clear_output();
+  }
+
+  // QK of tile_ and PV of the tile before it; returns when the scores are there, PV still running.
+  template <bool kBiased>
+  __device__ __forceinline__ void issue_products() {
+    wait_k();
+    gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
+    if constexpr (kBiased) bias_.scores(p_, s_, tile_, lane_);  // after the hand-over: these wait for the other's products
+    gpu::wgmma_fence();
+    multiply_qk(kBiased);
+    gpu::wgmma_commit();
+    gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
+    wait_v();
+    multiply_pv();
+    gpu::wgmma_commit();
+    gpu::wgmma_wait<1>();
+    release_k();
+  }
+
+  __device__ __forceinline__ void multiply_qk(bool accumulate) {
+    // K as B [key][dim]: groups of 8 keys kKeyGroupBytes apart; 16 dims are 32 bytes of a line.
+    const std::uint64_t k = gpu::wgmma_descriptor(gpu::smem_address(sm_.k[0]), 16, kKeyGroupBytes) +
+                            static_cast<std::uint64_t>(k_count_ % kStages * (kKvTileBytes >> 4));
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i)
+      gpu::wgmma_64x128x16<T, gpu::BMajor::kK>(s_, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4), i > 0 || accumulate);
+  }
+
+  __device__ __forceinline__ void multiply_pv() {
+    // V as B [key][dim], dim contiguous: 64 dims to the next line, 8 keys to the next group; a product takes two groups.
+    const std::uint64_t v = gpu::wgmma_descriptor(gpu::smem_address(sm_.v[0]), kGroupLineBytes, kKeyGroupBytes) +
+                            static_cast<std::uint64_t>(v_count_ % kStages * (kKvTileBytes >> 4));
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 16; ++i)
+      gpu::wgmma_64x128x16<T, gpu::BMajor::kN>(o_, p_ops_[i], v + (i * 2 * kKeyGroupBytes >> 4), true);
+  }
+
+  // ---------------------------------------------------------------- jobs
+  // Reads the next job, its Q and rel rows; false when there is none.
+  __device__ __forceinline__ bool open_job() {
+    const int ring = job_count_ % kJobRing;
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.job_full[ring]), job_count_ / kJobRing & 1);
+    const Job& job = sm_.jobs[ring];
+    const int q_phase = job_count_ & 1;
+    ++job_count_;
+    if (__shfl_sync(~0u, job.n_rows, 0) == 0) return false;
+    // Broadcast, so that the compiler knows the loop over tiles to be uniform: wgmma in divergent code is serialised.
+    const auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };
+    tile_ = uniform(job.tiles.end - 1);
+    first_tile_ = uniform(job.tiles.begin);
+    masked_to_ = max_of(first_tile_, job.full_tiles.end);
+    plain_to_ = max_of(first_tile_, min_of(job.full_tiles.begin, masked_to_));
+    biased_to_ = max_of(plain_to_, job.band_begin);
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.q_full), q_phase);
+    load_q();
+    if constexpr (kBias) bias_.load(p_, sm_, job, row_a_, row_b_, lane_);
+    __syncwarp();
+    if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.q_empty));
+    return true;
+  }
+
+  __device__ __forceinline__ void load_q() {
+    const int row = warp_row(warp_, lane_ % 16, p_.group);
+    const std::uint32_t q = gpu::smem_address(sm_.q);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) gpu::ldmatrix_x4(q_[i], q + q_offset_bytes(row, i / 4, i % 4 * 2 + lane_ / 16));
+  }
+
+  __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows<T>& rows) {
+    const int ring = job_idx % kJobRing;
+    write_rows<T>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.lost_a, rows.max_a, p_.scale),
+                  finish_row(row_b_, rows.sum_b, rows.lost_b, rows.max_b, p_.scale), lane_);
+    __syncwarp();
+    if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
+  }
+
+  // ---------------------------------------------------------------- small things
+  __device__ __forceinline__ int warpgroup() const { return warp_ / 4; }
+
+  __device__ __forceinline__ RowKeys row_keys(int row) const {
+    const int origin = tile_ * kTileKeys + lane_ % 4 * 2;  // key of this lane's first column
+    const Job& job = sm_.jobs[(job_count_ - 1) % kJobRing];
+    const int offset = job.first_pos + (row >> p_.group_log2) - origin;
+    return {offset - p_.visible.end + 1, min_of(offset - p_.visible.begin, job.kv_len - 1 - origin) + 1};
+  }
+  __device__ __forceinline__ void mask() { mask_scores(s_, row_keys(row_a_), row_keys(row_b_)); }
+
+  // Two neighbouring score blocks are one A operand of 16 keys, register for register (index/frag.hpp).
+  __device__ __forceinline__ void pack_probabilities() {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) p_ops_[i / 4][i % 4] = gpu::pack2<T>(s_[i * 2], s_[i * 2 + 1]);
+  }
+  __device__ __forceinline__ void clear_output() {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) o_[i] = 0.0f;
+  }
+
+  __device__ __forceinline__ void wait_k() {
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.k_full[k_count_ % kStages]), k_count_ / kStages & 1);
+  }
+  __device__ __forceinline__ void wait_v() {
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.v_full[v_count_ % kStages]), v_count_ / kStages & 1);
+  }
+  __device__ __forceinline__ void release_k() {
+    if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.k_empty[k_count_ % kStages]));
+    ++k_count_;
+  }
+  __device__ __forceinline__ void release_v() {
+    if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.v_empty[v_count_ % kStages]));
+    ++v_count_;
+  }
+
+  const KernelParams& p_;
+  Shared& sm_;
+  const int warp_, lane_;
+  int row_a_, row_b_;  // packed rows of the tile
+
+  float s_[64];               // scores, then probabilities, of tile_
+  float o_[64];               // output, not yet divided by the row sums
+  std::uint32_t p_ops_[8][4];  // probabilities of the tile before, as A operands
+  std::uint32_t q_[8][4];      // Q as A operands
+  SoftmaxRows<T> softmax_;
+  std::conditional_t<kBias, BiasSlice<T, kBias ? kGroup : 16>, NoBias> bias_;
+
+  std::uint32_t k_count_ = 0, v_count_ = 0, job_count_ = 0;  // used so far; stage = n % size, phase = n / size & 1
+  int tile_, first_tile_, masked_to_, biased_to_, plain_to_;
+};
+
+}  // namespace flashrel::sm90

@@ -1,0 +1,70 @@
+// The sm90 prefill kernel: persistent CTAs of three warpgroups. Warpgroup 0: warp 0 schedules, warp 1 loads
+// Q, rel and K, warp 2 loads V, warp 3 cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design, budgets and figures: README.md. Called by launch.cu.
+#pragma once
+
+#include "backend/sm90/bias.cuh"
+#include "backend/sm90/consumer.cuh"
+#include "backend/sm90/kernel_params.hpp"
+#include "backend/sm90/launch.hpp"
+#include "backend/sm90/loader.cuh"
+#include "backend/sm90/scheduler.cuh"
+#include "backend/sm90/shared.cuh"
+#include "gpu/mbarrier.cuh"
+
+namespace flashrel::sm90 {
+
+__device__ __forceinline__ void init_barriers(Shared& sm) {
+  const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
+  init(sm.q_full, 1);
+  init(sm.q_empty, kConsumerWarps);
+  for (int i = 0; i < kStages; ++i) {
+    init(sm.k_full[i], 1);
+    init(sm.k_empty[i], kConsumerWarps);
+    init(sm.v_full[i], 1);
+    init(sm.v_empty[i], kConsumerWarps);
+  }
+  init(sm.dirty_full, 1);
+  init(sm.dirty_empty, 1);
+  for (int i = 0; i < kJobRing; ++i) {
+    init(sm.job_full[i], 1);
+    init(sm.job_empty[i], kConsumerWarps);
+  }
+  init(sm.job_taken, 1);
+  gpu::fence_mbarrier_init();
+}
+
+// kGroup: 0 = no bias; 4, 8, 16 = fused bias with that many query heads a KV head.
+template <class T, int kGroup>
+__global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_constant__ KernelParams p) {
+  extern __shared__ __align__(1024) std::uint8_t shared_memory[];
+  Shared& sm = *reinterpret_cast<Shared*>(shared_memory);
+  if (threadIdx.x == 0) init_barriers(sm);
+  __syncthreads();
+
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (warp < 4) {
+    gpu::give_registers<kOtherRegisters>();
+    if (warp == 0)
+      scheduler_warp<T>(p, sm);
+    else if (warp == 1)
+      Loader(p, sm).run_keys(kGroup != 0);
+    else if (warp == 2)
+      Loader(p, sm).run_values();
+    else
+      cleaner_warp(sm);
+  } else {
+    gpu::take_registers<kConsumerRegisters>();
+    if constexpr (kGroup != 0) {
+      build_proj<T>(p, sm.proj, threadIdx.x - 128, 256);
+      gpu::named_barrier_sync(kProjBarrier, 256);
+    }
+    Consumer<T, kGroup>(p, sm, warp - 4).run();
+  }
+}
+
+template <class T, int kGroup>
+const void* kernel_address() {
+  return reinterpret_cast<const void*>(&attention_kernel<T, kGroup>);
+}
+
+}  // namespace flashrel::sm90

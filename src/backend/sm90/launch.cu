@@ -1,0 +1,145 @@
+// The backend's entry: schedule on the device, tensor maps, one kernel instance.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#include "backend/sm90/kernel_params.hpp"
+#include "backend/sm90/launch.hpp"
+#include "backend/sm90/policy.hpp"
+#include "backend/sm90/shared.cuh"
+#include "backend/sm90/sm90.hpp"
+#include "gpu/cuda_status.hpp"
+#include "gpu/schedule.hpp"
+#include "gpu/tensor_map.hpp"
+
+namespace flashrel::sm90 {
+namespace {
+
+constexpr int kMaxSharedBytes = 227 * 1024;
+static_assert(shared_bytes(static_cast<int>(kMaxExtent)) <= kMaxSharedBytes);
+
+struct PagedStrides {
+  std::int64_t page, slot, head;
+};
+
+Status make_cache_map(const char* name, const void* data, const Problem& p, PagedStrides strides, CUtensorMap& map) {
+  const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
+  const std::int64_t n_pages = max_of<std::int64_t>(1, p.n_pages);
+  return gpu::make_tensor_map(name, data, p.dtype,
+                              {{heads_span + kLineElems, 0, kLineElems},
+                               {kKeysPerGroup, strides.slot, kKeysPerGroup},
+                               {kLinesPerRow, kLineElems, kLinesPerRow},
+                               {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, box_keys(p.page_size) / kKeysPerGroup},
+                               {n_pages, strides.page, 1}},
+                              gpu::Swizzle::k128Bytes, map);
+}
+
+Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
+  const Strides& s = p.strides;
+  const int group = p.group(), tile_tokens = kTileRows / group;
+  FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map("q", t.q, p.dtype,
+                                                {{kLineElems, 0, kLineElems},
+                                                 {p.n_q_heads, s.q_head, group},
+                                                 {p.n_tokens, s.q_token, tile_tokens},
+                                                 {kLinesPerRow, kLineElems, kLinesPerRow}},
+                                                gpu::Swizzle::k128Bytes, k.q));
+  // Without pages nothing is read, but a map needs an address: every page number counts as wild.
+  const bool no_pages = p.n_pages == 0;
+  const PagedStrides k_strides{s.k_page, s.k_slot, s.k_head}, v_strides{s.v_page, s.v_slot, s.v_head};
+  FLASHREL_RETURN_IF_ERROR(make_cache_map("k_cache", no_pages ? t.q : t.k_cache, p, k_strides, k.k));
+  FLASHREL_RETURN_IF_ERROR(make_cache_map("v_cache", no_pages ? t.q : t.v_cache, p, v_strides, k.v));
+  if (p.bias == BiasMode::kFused)
+    FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map(
+        "rel", t.rel, p.dtype,
+        {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}}, gpu::Swizzle::kNone,
+        k.rel));
+  return {};
+}
+
+bool is_power_of_two(double x) {
+  int exponent;
+  return std::frexp(x, &exponent) == 0.5;
+}
+
+void set_bias(const Problem& p, const Tensors& t, KernelParams& k) {
+  k.band = p.band;
+  k.proj = t.rel_proj;
+  k.proj_row_stride = p.strides.rel_proj_row;
+  k.d_rel = p.d_rel;
+  k.rel_extent = static_cast<int>(p.rel_extent);
+  k.rel_zero = p.rel_zero;
+  k.rel_scale = p.has_rel_scale ? t.rel_scale : nullptr;
+  k.rel_scale_stride = p.strides.rel_scale_token;
+  k.inverse_scale = static_cast<float>(1.0 / p.softmax_scale);
+  // In bfloat16 a power of two only moves the exponent; float16 could overflow.
+  constexpr double kMaxShift = 0x1p20;
+  const bool exact = p.dtype == DType::kBFloat16 && !p.has_rel_scale && is_power_of_two(p.softmax_scale) &&
+                     p.softmax_scale > 1 / kMaxShift && p.softmax_scale < kMaxShift;
+  k.n_factor_turns = exact ? 0 : 1;
+}
+
+KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, void* workspace) {
+  const gpu::AttentionParams shared = gpu::make_attention_params(p, t, plan, workspace);
+  KernelParams k;
+  k.batch = shared.batch;
+  k.output = shared.output;
+  k.work = shared.work;
+  k.visible = p.visible;
+  k.n_tokens = static_cast<int>(p.n_tokens);
+  k.group = p.group();
+  while ((1 << k.group_log2) < k.group) ++k.group_log2;
+  k.keys_per_box = box_keys(p.page_size);
+  k.n_boxes = kTileKeys / k.keys_per_box;
+  k.zero_page = static_cast<int>(max_of<std::int64_t>(1, p.n_pages));
+  k.k_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.k_head) : 0;
+  k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
+  k.scale = static_cast<float>(p.softmax_scale);
+  k.scale_log2 = shared.scale_log2;
+  if (p.bias == BiasMode::kFused) set_bias(p, t, k);
+  return k;
+}
+
+template <class T>
+const void* kernel_of(const Problem& p) {
+  if (p.bias == BiasMode::kNone) return kernel_address<T, 0>();
+  if (p.group() == 4) return kernel_address<T, 4>();
+  return p.group() == 8 ? kernel_address<T, 8>() : kernel_address<T, 16>();
+}
+
+void book_workspace(const Problem&, const Plan& plan, Workspace& workspace) { gpu::book_schedule(plan, workspace); }
+
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
+  if (plan.bounds.n_items == 0) return {};
+  KernelParams params = make_params(problem, tensors, plan, workspace);
+  FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, params));
+  FLASHREL_RETURN_IF_ERROR(gpu::launch_schedule(problem, tensors, plan, workspace, stream));
+
+  const void* kernel = problem.dtype == DType::kBFloat16 ? kernel_of<__nv_bfloat16>(problem) : kernel_of<__half>(problem);
+  const auto bytes = static_cast<std::size_t>(shared_bytes(params.rel_extent));
+  FLASHREL_RETURN_IF_ERROR(gpu::cuda_status(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes), "cudaFuncSetAttribute"));
+  const auto n_workers = static_cast<unsigned>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
+  // Starts while the schedule kernel runs: barriers, proj^T and the launch itself are out of the way when the items are there.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(n_workers);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  void* arguments[] = {&params};
+  return gpu::cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), "sm90 attention kernel");
+}
+
+std::string off_reason() { return "not yet run on hardware; force it by name"; }
+
+}  // namespace
+
+const Backend kBackend{"sm90", MemoryKind::kCuda, off_reason, supports, choose_policy, book_workspace, launch};
+
+}  // namespace flashrel::sm90

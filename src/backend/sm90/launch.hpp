@@ -1,0 +1,15 @@
+// What launch.cu and the instances share.
+#pragma once
+
+namespace flashrel::sm90 {
+
+inline constexpr int kThreads = 384;  // three warpgroups
+// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around: 24 + 2 * 240 = 3 * 168.
+inline constexpr int kOtherRegisters = 24, kConsumerRegisters = 240;
+static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
+
+// Address of attention_kernel<T, kGroup>, instantiated in instances/: a missing instance is a link error.
+template <class T, int kGroup>
+const void* kernel_address();
+
+}  // namespace flashrel::sm90

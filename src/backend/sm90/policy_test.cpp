@@ -1,0 +1,163 @@
+#include "backend/sm90/policy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "index/schedule.hpp"
+
+namespace flashrel::sm90 {
+namespace {
+
+Device h200() {
+  Device device;
+  device.memory = MemoryKind::kCuda;
+  device.capability_major = 9;
+  device.n_sms = 132;
+  device.max_smem_bytes = 227 * 1024;
+  return device;
+}
+
+// The 8K prefill of a global Inkling layer.
+Problem prefill() {
+  Problem p;
+  p.memory = MemoryKind::kCuda;
+  p.n_tokens = 8192;
+  p.n_seqs = 1;
+  p.n_q_heads = 64;
+  p.n_kv_heads = 8;
+  p.head_dim = 128;
+  p.n_pages = 64;
+  p.page_size = 128;
+  p.max_pages = 64;
+  p.max_seqlen_q = p.max_seqlen_k = 8192;
+  p.bias = BiasMode::kFused;
+  p.rel_extent = 1024;
+  p.d_rel = 16;
+  p.softmax_scale = 1.0 / 128;
+  p.visible = {0, kFar};
+  p.band = {0, 1024};
+  Strides& s = p.strides;
+  s.q_token = s.out_token = 64 * 128;
+  s.q_head = s.out_head = 128;
+  s.k_page = s.v_page = 128 * 8 * 128;
+  s.k_slot = s.v_slot = 8 * 128;
+  s.k_head = s.v_head = 128;
+  s.rel_token = 64 * 16;
+  s.rel_head = 16;
+  s.rel_proj_row = 1024;
+  return p;
+}
+
+TEST(Sm90Supports, ServesTheModelsOwnLayers) {
+  EXPECT_EQ(supports(prefill(), h200(), {}), "");
+  for (int n_kv_heads : {4, 8, 16}) {
+    Problem p = prefill();
+    p.n_kv_heads = n_kv_heads;
+    EXPECT_EQ(supports(p, h200(), {}), "");
+  }
+  for (int group : {1, 2, 4, 8, 16}) {
+    Problem p = prefill();
+    p.bias = BiasMode::kNone;
+    p.n_kv_heads = p.n_q_heads / group;
+    EXPECT_EQ(supports(p, h200(), {}), "");
+  }
+  for (int page_size : {8, 24, 64, 100 * 8}) {
+    Problem p = prefill();
+    p.page_size = page_size;
+    EXPECT_EQ(supports(p, h200(), {}), "");
+  }
+}
+
+// One change each: the sentence names the argument and what was found.
+TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
+  struct Refused {
+    const char* expected;
+    std::function<void(Problem&)> change;
+  };
+  const Refused cases[] = {
+      {"dtype: got float32,", [](Problem& p) { p.dtype = DType::kFloat32; }},
+      {"head_dim: got 96,", [](Problem& p) { p.head_dim = 96; }},
+      {"rel_logits: got a bias in mode logits,", [](Problem& p) { p.bias = BiasMode::kLogits; }},
+      {"n_q_heads / n_kv_heads: got 32,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_kv_heads = 2; }},
+      {"n_q_heads / n_kv_heads: got 2,", [](Problem& p) { p.n_kv_heads = 32; }},
+      {"n_q_heads / n_kv_heads: got 3,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_q_heads = 24; }},
+      {"d_rel: got 17,", [](Problem& p) { p.d_rel = 17; }},
+      {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = kMaxExtent + 1; }},
+      {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
+      {"rel_zero: got -1073741824,", [](Problem& p) { p.rel_zero = -kMaxLength; }},
+      {"max_seqlen_q: got 7, sm90 needs at least 8", [](Problem& p) { p.max_seqlen_q = 7; }},
+      {"page_size: got 12,", [](Problem& p) { p.page_size = 12; }},
+      {"k_cache pages: got 1073741824,", [](Problem& p) { p.n_pages = kMaxLength; }},
+      {"softmax_scale: got 0.000000,", [](Problem& p) { p.softmax_scale = 0; }},
+      {"softmax_scale: got -1.000000,", [](Problem& p) { p.softmax_scale = -1; }},
+      {"q stride of a token: got 8196,", [](Problem& p) { p.strides.q_token = 8196; }},
+      {"k_cache stride of a slot: got 0,", [](Problem& p) { p.strides.k_slot = 0; }},
+      {"v_cache stride of a page: got 549755813888,", [](Problem& p) { p.strides.v_page = std::int64_t{1} << 39; }},
+      {"v_cache stride of a head: got 536870912,", [](Problem& p) { p.strides.v_head = 1 << 29; }},
+      {"rel stride of a head: got 12,", [](Problem& p) { p.strides.rel_head = 12; }},
+  };
+  for (const Refused& refused : cases) {
+    Problem p = prefill();
+    refused.change(p);
+    const std::string reason = supports(p, h200(), {});
+    EXPECT_EQ(reason.rfind(refused.expected, 0), 0u) << "got '" << reason << "', expected '" << refused.expected << "'";
+    EXPECT_NE(reason.find("sm90 needs"), std::string::npos) << reason;
+  }
+  for (auto [major, minor] : {std::pair{8, 0}, {9, 1}, {10, 0}}) {
+    Device device = h200();
+    device.capability_major = major;
+    device.capability_minor = minor;
+    EXPECT_EQ(supports(prefill(), device, {}).rfind("device: got compute capability", 0), 0u);
+  }
+}
+
+TEST(Sm90Supports, SingletonDimensionsMayHaveAnyStride) {
+  Problem p = prefill();
+  p.n_q_heads = 8;
+  p.n_kv_heads = 1;
+  p.n_pages = 1;
+  p.strides.k_head = p.strides.v_head = 3;
+  p.strides.k_page = p.strides.v_page = -1;
+  EXPECT_EQ(supports(p, h200(), {}), "");
+}
+
+TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {
+  const auto target = [](std::int64_t q, std::int64_t kv, int heads, int kv_heads) {
+    Problem p = prefill();
+    p.n_tokens = p.max_seqlen_q = q;
+    p.max_seqlen_k = kv;
+    p.n_q_heads = heads;
+    p.n_kv_heads = kv_heads;
+    return choose_policy(p, h200(), {}).target_parts;
+  };
+  EXPECT_EQ(target(8192, 8192, 64, 8), 0);
+  EXPECT_GT(target(512, 512, 8, 1), 0);
+  EXPECT_LT(target(512, 512, 8, 1), 132);
+  EXPECT_GT(target(2304, 32768, 8, 1), 132) << "144 equal units would take two waves";
+  EXPECT_EQ(target(2304, 2304, 8, 1), 0) << "short units fill the gaps of a causal triangle";
+}
+
+// 128 equal units on 132 SMs are nearly one wave: they must stay whole.
+TEST(Sm90Policy, AChunkThatFillsAWaveStaysWhole) {
+  Problem p = prefill();
+  p.n_q_heads = 8;
+  p.n_kv_heads = 1;
+  p.n_tokens = p.max_seqlen_q = 2048;
+  p.max_seqlen_k = 32768;
+  const Policy policy = choose_policy(p, h200(), {});
+  ScheduleShape shape;
+  shape.n_seqs = 1;
+  shape.group = 8;
+  shape.tile_rows = policy.tile_rows;
+  shape.tile_keys = policy.tile_keys;
+  shape.visible = p.visible;
+  shape.target_parts = policy.target_parts;
+  shape.min_tiles_per_part = policy.min_tiles_per_part;
+  int n_items = 0;
+  build_schedule(shape, [](int) { return Lengths{2048, 32768}; }, [&](const WorkItem&) { ++n_items; });
+  EXPECT_EQ(n_items, 128);
+}
+
+}  // namespace
+}  // namespace flashrel::sm90

@@ -1,0 +1,71 @@
+// The scheduler warp: claims work items, turns them into jobs for the loader and the consumers, and itself finishes the items
+// whose rows see nothing.
+#pragma once
+
+#include "backend/sm90/kernel_params.hpp"
+#include "backend/sm90/shared.cuh"
+#include "gpu/mbarrier.cuh"
+#include "gpu/mma_sync.cuh"
+#include "index/softmax_state.hpp"
+
+namespace flashrel::sm90 {
+
+// Zeros and lse = -inf for rows without a visible key.
+template <class T>
+__device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Job& job) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int row = 0; row < job.n_rows; ++row) {
+    if (job.slot >= 0) {  // a part: its lse alone says that it is empty
+      if (lane == 0) p.output.part_lse[static_cast<std::int64_t>(job.slot) * kTileRows + row] = kEmptyLse;
+      continue;
+    }
+    const std::int64_t token = job.first_token + (row >> p.group_log2);
+    const std::int64_t head = job.kv_head * p.group + (row & (p.group - 1));
+    T* out = static_cast<T*>(const_cast<void*>(p.output.out.data)) + token * p.output.out.token_stride +
+             head * p.output.out.head_stride;
+#pragma unroll 1
+    for (int i = lane; i < kHeadDim; i += 32) out[i] = T(0.0f);
+    if (p.output.lse != nullptr && lane == 0)
+      p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = kEmptyLse;
+  }
+}
+
+__device__ __forceinline__ void read_job(const KernelParams& p, int item_index, Job& job) {
+  const WorkItem& item = p.work.items[item_index];
+  const int seq_begin = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
+  make_job(item, p.batch.lengths(item.seq), seq_begin, p.group_log2, p.visible, p.band, job);
+  // Prefix sums that point past the tensors give an unspecified result, but never an access outside.
+  const int n_tokens_there = job.first_token < 0 ? 0 : clamp_to(p.n_tokens - job.first_token, 0, kTileRows);
+  job.n_rows = min_of(job.n_rows, n_tokens_there << p.group_log2);
+}
+
+template <class T>
+__device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm) {
+  // SYNC: the kernel may have started before the schedule kernel ended (launch.cu). All else that this kernel reads was there
+  // before that one began, and nothing but proj is touched before the first job.
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const int lane = threadIdx.x % 32;
+  int item_index = blockIdx.x;
+  for (int job_idx = 0;;) {
+    Job& job = sm.jobs[job_idx % kJobRing];
+    gpu::mbarrier_wait(gpu::smem_address(&sm.job_empty[job_idx % kJobRing]), (job_idx / kJobRing & 1) ^ 1);
+    const bool more = item_index < p.work.header->n_items;
+    if (lane == 0 && more) read_job(p, item_index, job);
+    if (lane == 0 && !more) job.n_rows = 0;
+    __syncwarp();
+    if (more && (job.n_rows == 0 || job.tiles.empty())) {
+      write_empty_rows<T>(p, job);
+      __syncwarp();
+    } else {
+      if (lane == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[job_idx % kJobRing]));
+      if (!more) return;
+      gpu::mbarrier_wait(gpu::smem_address(&sm.job_taken), job_idx & 1);
+      ++job_idx;
+    }
+    if (lane == 0) item_index = atomicAdd(&p.work.header->next_item, 1) + static_cast<int>(gridDim.x);
+    item_index = __shfl_sync(~0u, item_index, 0);
+  }
+}
+
+}  // namespace flashrel::sm90

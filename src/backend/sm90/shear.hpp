@@ -1,0 +1,37 @@
+// The bias of a 16-row slice on the matrix units: which rows of the transposed projection feed which block of scores.
+//
+// proj^T lives in shared memory as rows of 16 elements, row i = rel_proj[:, i], with kProjPad rows of zeros on either side.
+// Fragment f of a slice is one mma.sync.m16n8k16: A = the slice's rel rows, B = eight rows of proj^T, column c of them
+//   i(f, c) = origin + warp - 8 f - c          origin = q_pos(first token) + rel_zero - first key of the tile
+// The slice's row r belongs to token warp + 8 s, s = r / group; its bias at key 8 b + c of the tile is entry
+//   (q_pos(first token) + warp + 8 s) - (first key + 8 b + c) + rel_zero = i(b - s, c)
+// so block b of row r is fragment b - s: with group 16 all rows take fragment b, with group 8 the lower eight rows take b and
+// the upper eight b - 1, with group 4 the four quarters take b, b - 1, b - 2, b - 3.
+#pragma once
+
+#include "backend/sm90/tiles.hpp"
+#include "base/int_math.hpp"
+
+namespace flashrel::sm90 {
+
+inline constexpr int kBlockKeys = 8;
+inline constexpr int kKeyBlocks = kTileKeys / kBlockKeys;
+
+// Fragments of a tile are first_fragment(group) ... kKeyBlocks - 1.
+FLASHREL_HD constexpr int first_fragment(int group) { return 1 - kWarpRows / group; }
+FLASHREL_HD constexpr int fragment_of(int block, int row, int group) { return block - row / group; }
+
+// A tile whose pairs all lie outside the band reads nothing but zeros: its origin is moved to where 'nothing' begins.
+inline constexpr int kProjPad = 160;
+inline constexpr int kOriginBelow = -32;  // with this origin the largest entry is -1
+FLASHREL_HD constexpr int clamped_origin(long long origin, int extent) {
+  return static_cast<int>(clamp_to<long long>(origin, kOriginBelow, extent + kTileKeys - 1));
+}
+
+FLASHREL_HD constexpr int proj_entry(int origin, int warp, int fragment, int column) {
+  return origin + warp - kBlockKeys * fragment - column;
+}
+
+FLASHREL_HD constexpr int proj_rows(int extent) { return extent + 2 * kProjPad; }
+
+}  // namespace flashrel::sm90

@@ -1,0 +1,89 @@
+#include <cmath>
+#include <initializer_list>
+#include <string>
+
+#include "backend/sm90/policy.hpp"
+#include "backend/sm90/tiles.hpp"
+
+namespace flashrel::sm90 {
+namespace {
+
+// One refusal: the argument, what was found, what is needed.
+std::string refusal(const char* argument, const std::string& found, const std::string& needed) {
+  return std::string(argument) + ": got " + found + ", sm90 needs " + needed;
+}
+std::string refusal(const char* argument, std::int64_t found, const std::string& needed) {
+  return refusal(argument, std::to_string(found), needed);
+}
+
+struct Stride {
+  const char* name;
+  std::int64_t size, elems;  // of the dimension that it steps through
+};
+
+// TMA addresses rows in units of 16 bytes and takes strides below 2^40 bytes. A dimension of size 1 may carry any stride.
+std::string check_strides(const Problem& p) {
+  const Strides& s = p.strides;
+  const bool fused = p.bias == BiasMode::kFused;
+  const std::initializer_list<Stride> strides = {
+      {"q stride of a token", p.n_tokens, s.q_token},
+      {"q stride of a head", p.n_q_heads, s.q_head},
+      {"k_cache stride of a page", p.n_pages, s.k_page},
+      {"k_cache stride of a slot", p.page_size, s.k_slot},
+      {"k_cache stride of a head", p.n_kv_heads, s.k_head},
+      {"v_cache stride of a page", p.n_pages, s.v_page},
+      {"v_cache stride of a slot", p.page_size, s.v_slot},
+      {"v_cache stride of a head", p.n_kv_heads, s.v_head},
+      {"rel stride of a token", fused ? p.n_tokens : 1, s.rel_token},
+      {"rel stride of a head", fused ? p.n_q_heads : 1, s.rel_head},
+  };
+  constexpr std::int64_t kUnit = 8, kLimit = std::int64_t{1} << 39;  // elements
+  for (const Stride& stride : strides)
+    if (stride.size > 1 && (stride.elems <= 0 || stride.elems % kUnit != 0 || stride.elems >= kLimit))
+      return refusal(stride.name, stride.elems, "a positive multiple of 8 elements below 2^39");
+  // The head travels inside a 32-bit coordinate (kernel_params.hpp).
+  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - kHeadDim;
+  for (const auto& [name, stride] : {std::pair{"k_cache stride of a head", s.k_head}, {"v_cache stride of a head", s.v_head}})
+    if (p.n_kv_heads > 1 && (p.n_kv_heads - 1) * stride >= kMaxSpan)
+      return refusal(name, stride, "all heads of a slot within 2^31 elements");
+  return "";
+}
+
+std::string check_fused(const Problem& p) {
+  if (p.group() != 4 && p.group() != 8 && p.group() != 16)
+    return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
+  if (p.d_rel > kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
+  if (p.rel_extent > kMaxExtent) return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(kMaxExtent));
+  if (p.band.begin == -kFar && p.band.end == kFar) return refusal("rel_edge", "clamp", "zero");
+  if (std::abs(p.rel_zero) >= kMaxLength) return refusal("rel_zero", p.rel_zero, "a magnitude below 2^30");
+  return "";
+}
+
+}  // namespace
+
+std::string supports(const Problem& p, const Device& device, const Options&) {
+  if (device.capability() != 90)
+    return refusal("device",
+                   "compute capability " + std::to_string(device.capability_major) + "." +
+                       std::to_string(device.capability_minor),
+                   "exactly 9.0");
+  if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
+    return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
+  if (p.head_dim != kHeadDim) return refusal("head_dim", p.head_dim, "128");
+  if (p.bias == BiasMode::kLogits) return refusal("rel_logits", "a bias in mode logits", "mode none or fused");
+  if (p.bias == BiasMode::kFused)
+    if (std::string reason = check_fused(p); !reason.empty()) return reason;
+  if (kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
+  if (p.max_seqlen_q * p.group() < kMinRows)
+    return refusal("max_seqlen_q", p.max_seqlen_q,
+                   "at least " + std::to_string(kMinRows / p.group()) + " with this group (shorter queries are decode)");
+  if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
+  if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
+  if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");
+  // The kernel divides by it and takes the maximum before it multiplies.
+  if (!(p.softmax_scale >= 0x1p-60 && p.softmax_scale <= 0x1p60))
+    return refusal("softmax_scale", std::to_string(p.softmax_scale), "2^-60 to 2^60");
+  return check_strides(p);
+}
+
+}  // namespace flashrel::sm90

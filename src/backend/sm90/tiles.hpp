@@ -1,0 +1,82 @@
+// Shapes and addresses of one tile: which packed row a warp's row is, where a key lies in shared memory, how a key tile is cut
+// into TMA boxes. Host + device; tested by brute force in tiles_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "base/host_device.hpp"
+#include "base/int_math.hpp"
+#include "index/distance.hpp"
+#include "index/swizzle.hpp"
+
+namespace flashrel::sm90 {
+
+inline constexpr int kTileRows = 128;  // packed rows (index/rows.hpp) of one work item
+inline constexpr int kTileKeys = 128;
+inline constexpr int kHeadDim = 128;
+inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
+inline constexpr int kStages = 2;   // of K and of V
+
+// ---------------------------------------------------------------- rows
+// Eight consumer warps of 16 rows each. The rows of a warp are tokens 8 apart, so that one warp's biases are the same
+// fragments shifted by whole blocks of 8 keys (shear.hpp):
+//   row r of warp w = token w + 8 * (r / group), head r % group
+inline constexpr int kWarpRows = 16;
+inline constexpr int kConsumerWarps = kTileRows / kWarpRows;
+
+FLASHREL_HD constexpr int warp_row(int warp, int row, int group) {
+  return (warp + kConsumerWarps * (row / group)) * group + row % group;
+}
+
+// ---------------------------------------------------------------- shared memory
+// LAYOUT. All operand rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
+//   K, V [key / 8][dim / 64][key % 8][64]      Q [dim / 64][packed row][64]      rel [packed row][16], not swizzled
+// With eight keys innermost any box of 8, 16, ... 128 keys is one TMA copy and lands where the whole tile would put it.
+inline constexpr int kLineElems = 64;
+inline constexpr int kLineBytes = 128;
+inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
+inline constexpr int kKeysPerGroup = 8;
+inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;           // from one line of a key to its next
+inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;        // from one group of keys to the next
+inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
+inline constexpr int kQLineBytes = kTileRows * kLineBytes;
+inline constexpr int kQTileBytes = kLinesPerRow * kQLineBytes;
+inline constexpr int kRelRowBytes = kRelDim * 2;
+inline constexpr int kRelTileBytes = kTileRows * kRelRowBytes;
+
+// Byte offset of 16 bytes (8 elements) of a key: chunk 0 ... 7 of a line.
+FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
+  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
+         swizzled_chunk(key, chunk) * kChunkBytes;
+}
+FLASHREL_HD constexpr int q_offset_bytes(int row, int line, int chunk) {
+  return line * kQLineBytes + row * kLineBytes + swizzled_chunk(row, chunk) * kChunkBytes;
+}
+
+// ---------------------------------------------------------------- boxes
+// A key tile is loaded as boxes of gcd(page_size, 128) keys: no box crosses a page, and all have the size that the tensor map
+// fixes. page_size is a multiple of 8, so a tile has at most 16.
+constexpr int box_keys(int page_size) { return std::gcd(page_size, kTileKeys); }
+
+struct Box {
+  int entry = 0, slot = 0;  // of the block table; first slot inside the page
+  bool needed = false;      // holds a key of `seen`
+  constexpr bool operator==(const Box&) const = default;
+};
+
+// Box `i` of key tile `tile`; `seen` = keys that some row of the sequence sees.
+FLASHREL_HD constexpr Box tile_box(int tile, int i, int keys, const FastDiv& page_size, Range seen) {
+  const int key = tile * kTileKeys + i * keys;
+  const int entry = page_size.quotient(key);
+  return {entry, key - entry * static_cast<int>(page_size.divisor), !intersect({key, key + keys}, seen).empty()};
+}
+
+// Rows of the tile that hold keys of `seen`; the others may hold anything and are zeroed in V.
+FLASHREL_HD constexpr Range tile_seen(int tile, Range seen) {
+  const Range in_tile = intersect({tile * kTileKeys, (tile + 1) * kTileKeys}, seen);
+  if (in_tile.empty()) return {0, 0};
+  return {in_tile.begin - tile * kTileKeys, in_tile.end - tile * kTileKeys};
+}
+
+}  // namespace flashrel::sm90

@@ -1,0 +1,98 @@
+#include "backend/sm90/tiles.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace flashrel::sm90 {
+namespace {
+
+TEST(Sm90Tiles, WarpsOwnEveryRowOnceAndTokensEightApart) {
+  for (int group : {1, 2, 4, 8, 16}) {
+    std::set<int> rows;
+    for (int warp = 0; warp < kConsumerWarps; ++warp)
+      for (int row = 0; row < kWarpRows; ++row) {
+        const int packed = warp_row(warp, row, group);
+        EXPECT_TRUE(rows.insert(packed).second);
+        EXPECT_EQ(packed / group, warp + 8 * (row / group));
+        EXPECT_EQ(packed % group, row % group);
+      }
+    EXPECT_EQ(*rows.begin(), 0);
+    EXPECT_EQ(*rows.rbegin(), kTileRows - 1);
+    EXPECT_EQ(rows.size(), static_cast<std::size_t>(kTileRows));
+  }
+}
+
+// Where TMA puts element (x, slot_low, line, slot_high) of a box: dense in that order, then the 128-byte swizzle, which XORs
+// address bits 4-6 with bits 7-9.
+int tma_offset_bytes(int x, int slot_low, int line, int slot_high) {
+  const int linear = (((slot_high * kLinesPerRow + line) * kKeysPerGroup + slot_low) * kLineElems + x) * 2;
+  return linear ^ (linear >> 7 & 7) << 4;
+}
+
+TEST(Sm90Tiles, BoxesOfAnyPageSizeLandWhereTheWholeTileWouldPutThem) {
+  for (int keys : {8, 16, 32, 64, 128})
+    for (int box = 0; box < kTileKeys / keys; ++box)
+      for (int key = 0; key < keys; ++key)
+        for (int line = 0; line < kLinesPerRow; ++line)
+          for (int x = 0; x < kLineElems; x += kChunkElems) {
+            const int base = box * keys * (kKeyGroupBytes / kKeysPerGroup);
+            ASSERT_EQ(base % 1024, 0) << "the swizzle counts from a multiple of 1,024 bytes";
+            EXPECT_EQ(base + tma_offset_bytes(x, key % kKeysPerGroup, line, key / kKeysPerGroup),
+                      kv_offset_bytes(box * keys + key, line, x / kChunkElems));
+          }
+}
+
+TEST(Sm90Tiles, EveryChunkOfATileHasItsOwnPlace) {
+  std::set<int> kv, q;
+  for (int row = 0; row < 128; ++row)
+    for (int line = 0; line < kLinesPerRow; ++line)
+      for (int chunk = 0; chunk < 8; ++chunk) {
+        kv.insert(kv_offset_bytes(row, line, chunk));
+        q.insert(q_offset_bytes(row, line, chunk));
+      }
+  for (const auto& offsets : {kv, q}) {
+    EXPECT_EQ(offsets.size(), 2048u);
+    EXPECT_EQ(*offsets.rbegin(), 32768 - 16);
+  }
+}
+
+TEST(Sm90Tiles, BoxesCoverATileKeyByKeyInsideTheirPages) {
+  for (int page = 8; page <= 600; page += 8) {
+    const int keys = box_keys(page);
+    const FastDiv divide(static_cast<std::uint32_t>(page));
+    ASSERT_LE(kTileKeys / keys, 16);
+    for (int tile : {0, 1, 2, 3, 7, 1000, 8388606}) {
+      for (int key = tile * kTileKeys; key < (tile + 1) * kTileKeys; ++key) {
+        const int in_tile = key - tile * kTileKeys;
+        const Box box = tile_box(tile, in_tile / keys, keys, divide, {0, kMaxLength});
+        ASSERT_EQ(box.entry, key / page);
+        ASSERT_EQ(box.slot + in_tile % keys, key % page);
+        ASSERT_LE(box.slot + keys, page);
+        ASSERT_EQ(box.slot % kKeysPerGroup, 0);
+      }
+    }
+  }
+}
+
+TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
+  for (int page : {8, 16, 24, 64, 128, 256})
+    for (int begin = 0; begin <= 300; begin += 7)
+      for (int end = begin; end <= 420; end += 11)
+        for (int tile = 0; tile < 4; ++tile) {
+          const Range seen{begin, end};
+          const int keys = box_keys(page);
+          for (int i = 0; i < kTileKeys / keys; ++i) {
+            bool needed = false;
+            for (int key = tile * kTileKeys + i * keys; key < tile * kTileKeys + (i + 1) * keys; ++key)
+              needed = needed || seen.contains(key);
+            ASSERT_EQ(tile_box(tile, i, keys, FastDiv(static_cast<std::uint32_t>(page)), seen).needed, needed);
+          }
+          for (int row = 0; row < kTileKeys; ++row)
+            ASSERT_EQ(tile_seen(tile, seen).contains(row), seen.contains(tile * kTileKeys + row));
+        }
+}
+
+}  // namespace
+}  // namespace flashrel::sm90

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Times FlashRel's CUDA backends beside PyTorch's attention in one run, and checks every timed result against float64.
+
+    tools/bench_peers.py --lib build/libflashrel.so                      # all cases
+    tools/bench_peers.py --lib build/libflashrel.so --cases global --backends sm90 --peers cudnn
+
+Peers: cudnn = SDPA by cuDNN without bias (a contender only where causal attention is square and unwindowed), flex =
+FlexAttention with the bias gathered by its score_mod from rel_logits (their production is timed as a line of its own).
+burst = one launch after 25 ms of idle; sustained = back to back, second half counted. Runs are interleaved in random order;
+medians, useful FLOP only. Needs a CUDA GPU and PyTorch.
+"""
+import argparse
+import ctypes as c
+import json
+import math
+import random
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+DEVICE = "cuda"
+HEAD_DIM, D_REL = 128, 16
+
+
+class Tensor(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("dtype", c.c_int32), ("rank", c.c_int32), ("shape", c.c_int64 * 4), ("stride", c.c_int64 * 4)]
+
+
+TENSORS = "q k_cache v_cache block_table cache_seqlens cu_seqlens_q rel_logits rel rel_proj rel_scale out lse".split()
+
+
+class Args(c.Structure):
+    _fields_ = (
+        [("struct_size", c.c_size_t), ("memory", c.c_int32), ("device", c.c_int32)]
+        + [(name, Tensor) for name in TENSORS]
+        + [("max_seqlen_q", c.c_int64), ("max_seqlen_k", c.c_int64), ("softmax_scale", c.c_double), ("causal", c.c_int32)]
+        + [("rel_edge", c.c_int32), ("window_left", c.c_int64), ("window_right", c.c_int64), ("rel_zero", c.c_int64)]
+        + [("num_splits", c.c_int32), ("deterministic", c.c_int32), ("validate", c.c_int32)]
+        + [("backend", c.c_char_p), ("route", c.c_char_p)]
+    )
+
+
+class FlashRel:
+    """One planned call: launch() enqueues it on the current stream."""
+
+    def __init__(self, lib, backend, case, tensors):
+        self.lib, self.keep = lib, tensors
+        self.args = Args()
+        lib.flashrel_attention_args_init(c.byref(self.args))
+        self.args.memory = 1
+        self.args.softmax_scale = case.scale
+        self.args.window_left = case.window - 1 if case.window else -1
+        self.args.max_seqlen_q, self.args.max_seqlen_k = max(case.q), max(case.kv)
+        self.args.backend = backend.encode()
+        dtypes = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3}
+        for name, t in tensors.items():
+            pad = [0] * (4 - t.dim())
+            shape, stride = (c.c_int64 * 4)(*t.shape, *pad), (c.c_int64 * 4)(*t.stride(), *pad)
+            setattr(self.args, name, Tensor(t.data_ptr(), dtypes[t.dtype], t.dim(), shape, stride))
+        size = c.c_size_t()
+        self.check(lib.flashrel_attention_workspace(c.byref(self.args), c.byref(size)))
+        self.workspace = torch.empty(max(size.value, 1), dtype=torch.uint8, device=DEVICE)
+
+    def check(self, code):
+        if code:
+            raise RuntimeError(self.lib.flashrel_last_error().decode())
+
+    def launch(self):
+        stream = c.c_void_p(torch.cuda.current_stream().cuda_stream)
+        space = c.c_void_p(self.workspace.data_ptr())
+        self.check(self.lib.flashrel_attention(c.byref(self.args), space, c.c_size_t(self.workspace.numel()), stream))
+
+
+class Case:
+    def __init__(self, name, q, kv, heads, kv_heads, extent, window=0, page=128, scale=1 / HEAD_DIM):
+        as_list = lambda x: x if isinstance(x, list) else [x]
+        self.name, self.q, self.kv, self.heads, self.kv_heads = name, as_list(q), as_list(kv), heads, kv_heads
+        self.extent, self.window, self.page, self.scale = extent, window, page, scale
+
+    def square(self):
+        return self.q == self.kv and len(self.q) == 1 and not self.window
+
+    def flop(self):
+        pairs = 0
+        for q, kv in zip(self.q, self.kv):
+            seen = torch.arange(q, dtype=torch.float64) + kv - q + 1
+            pairs += float(seen.clamp(max=self.window or 1e18).sum())
+        return 4 * HEAD_DIM * pairs * self.heads
+
+
+SKEWED = [17 + int(4079 * (i / 63) ** 3) for i in range(64)]
+CASES = [
+    Case("global 8K 64/8", 8192, 8192, 64, 8, 1024),
+    Case("global 8K 64/8 page 16", 8192, 8192, 64, 8, 1024, page=16),
+    Case("global 8K 64/8 page 64", 8192, 8192, 64, 8, 1024, page=64),
+    Case("global 8K 64/8 scale 1/sqrt(d)", 8192, 8192, 64, 8, 1024, scale=HEAD_DIM**-0.5),
+    Case("local 8K 64/16", 8192, 8192, 64, 16, 512, 512),
+    Case("global 32K 8/1", 32768, 32768, 8, 1, 1024),
+    Case("chunk 2K of 32K 8/1", 2048, 32768, 8, 1, 1024),
+    Case("skewed 64 x 17..4096 64/8", SKEWED, SKEWED, 64, 8, 1024),
+    Case("even 64 x same tokens 64/8", [sum(SKEWED) // 64] * 64, [sum(SKEWED) // 64] * 64, 64, 8, 1024),
+    Case("single 512 8/1", 512, 512, 8, 1, 1024),
+]
+
+
+def make_inputs(case):
+    n, pages = sum(case.q), [math.ceil(kv / case.page) for kv in case.kv]
+    normal = lambda *shape: torch.randn(*shape, device=DEVICE)
+    unit = lambda x: F.normalize(x, dim=-1) * (HEAD_DIM**0.5 if case.scale < 0.05 else HEAD_DIM**0.25)
+    order = torch.randperm(sum(pages), device=DEVICE, dtype=torch.int32)
+    table = torch.full((len(pages), max(pages)), -1, dtype=torch.int32, device=DEVICE)
+    begin = 0
+    for i, count in enumerate(pages):
+        table[i, :count] = order[begin : begin + count]
+        begin += count
+    cache = lambda f: f(normal(sum(pages), case.page, case.kv_heads, HEAD_DIM)).bfloat16()
+    prefix = torch.tensor([0] + case.q, dtype=torch.int32).cumsum(0).int()
+    return dict(
+        q=unit(normal(n, case.heads, HEAD_DIM)).bfloat16(), k_cache=cache(unit), v_cache=cache(lambda x: x), block_table=table,
+        cache_seqlens=torch.tensor(case.kv, dtype=torch.int32, device=DEVICE), cu_seqlens_q=prefix.to(DEVICE),
+        rel=normal(n, case.heads, D_REL).bfloat16(), rel_proj=(normal(D_REL, case.extent) * 0.4).bfloat16(),
+        out=torch.empty(n, case.heads, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE),
+    )  # fmt: skip
+
+
+def sequence(case, x, i):
+    """K and V of sequence i as (kv_len, n_kv_heads, head_dim)."""
+    pages = x["block_table"][i, : math.ceil(case.kv[i] / case.page)].long()
+    return [x[name][pages].flatten(0, 1)[: case.kv[i]] for name in ("k_cache", "v_cache")]
+
+
+def worst_error(case, x, bias):
+    """Largest relative error of a row, over sampled rows of three sequences."""
+    worst, group = 0.0, case.heads // case.kv_heads
+    for i in sorted({0, len(case.q) // 2, len(case.q) - 1}):
+        k, v = (t.double() for t in sequence(case, x, i))
+        q_len, kv_len, begin = case.q[i], case.kv[i], sum(case.q[:i])
+        rows = torch.unique(torch.cat([torch.randint(0, q_len, (24,)), torch.tensor([0, q_len - 1])])).to(DEVICE)
+        dist = (rows + kv_len - q_len)[:, None] - torch.arange(kv_len, device=DEVICE)
+        hidden = (dist < 0) | (dist >= (case.window or 1 << 40))
+        for h in range(0, case.heads, max(1, case.heads // 8)):
+            s = x["q"][begin + rows, h].double() @ k[:, h // group].T * case.scale
+            if bias:
+                logits = x["rel"][begin + rows, h].double() @ x["rel_proj"].double()
+                s += torch.where((dist >= 0) & (dist < case.extent), logits.gather(1, dist.clamp(0, case.extent - 1)), 0.0)
+            truth = s.masked_fill(hidden, -math.inf).softmax(-1) @ v[:, h // group]
+            error = (x["out"][begin + rows, h].double() - truth).norm(dim=1) / truth.norm(dim=1)
+            worst = max(worst, float(error.nan_to_num(math.inf).max()))
+    return worst
+
+
+def flex_calls(case, x):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    k, v = sequence(case, x, 0)
+    q, kv, extent = case.q[0], case.kv[0], case.extent
+    offset, window = kv - q, case.window or 1 << 30
+    produce = lambda: torch.einsum("thd,de->the", x["rel"], x["rel_proj"])
+    logits = produce()
+    view = lambda t: t.transpose(0, 1)[None].contiguous()
+    qs, ks, vs = view(x["q"]), view(k), view(v)
+
+    def visible(b, h, i, j):
+        return (i + offset >= j) & (i + offset - j < window)
+
+    def add_bias(score, b, h, i, j):
+        dist = i + offset - j
+        return score + torch.where((dist >= 0) & (dist < extent), logits[i, h, dist.clamp(0, extent - 1)], 0.0)
+
+    mask = create_block_mask(visible, None, None, q, kv, device=DEVICE)
+    compiled = torch.compile(flex_attention)
+    run = lambda: compiled(qs, ks, vs, score_mod=add_bias, block_mask=mask, scale=case.scale, enable_gqa=True)
+    return {"flex with bias": run, "  rel_logits by einsum": produce}
+
+
+def calls_of(case, x, lib, backends, peers, failures):
+    calls = {}
+    with_bias = {name: t for name, t in x.items()}
+    without = {name: t for name, t in x.items() if not name.startswith("rel")}
+    for backend in backends:
+        for mode, tensors in (("none", without), ("fused", with_bias)):
+            name = f"{backend} {mode}"
+            try:
+                call = FlashRel(lib, backend, case, tensors)
+            except RuntimeError as error:
+                print(f"{case.name}: {name}: {error}")
+                continue
+            x["out"].fill_(math.nan)
+            call.launch()
+            torch.cuda.synchronize()
+            error = worst_error(case, x, mode == "fused")
+            print(f"{case.name}: {name}: worst row error {error:.1e}", flush=True)
+            if not error < 1e-2:
+                failures.append(f"{case.name}: {name}: {error:.1e}")
+            calls[name] = call.launch
+    if "cudnn" in peers and case.square():
+        view = lambda t: t.transpose(0, 1)[None].contiguous()
+        qs, (ks, vs) = view(x["q"]), (view(t) for t in sequence(case, x, 0))
+        calls["cudnn without bias"] = lambda: F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=case.scale, enable_gqa=True)
+    if "flex" in peers and len(case.q) == 1:
+        calls.update(flex_calls(case, x))
+    return calls
+
+
+def event():
+    return torch.cuda.Event(enable_timing=True)
+
+
+def time_calls(calls, n_burst, sustained_ms):
+    burst, sustained = {n: [] for n in calls}, {n: [] for n in calls}
+    for name, call in calls.items():
+        for _ in range(3):
+            call()
+    for _ in range(n_burst):
+        for name in random.sample(list(calls), len(calls)):
+            torch.cuda.synchronize()
+            time.sleep(0.025)
+            torch.cuda._sleep(2000000)  # hides the launch latency
+            begin, end = event(), event()
+            begin.record()
+            calls[name]()
+            end.record()
+            end.synchronize()
+            burst[name].append(begin.elapsed_time(end))
+    for name in random.sample(list(calls), len(calls)) if sustained_ms else []:
+        n = max(10, min(int(sustained_ms / median(burst[name])), 2000))
+        marks = [event() for _ in range(n + 1)]
+        torch.cuda._sleep(1000000)
+        marks[0].record()
+        for i in range(n):
+            calls[name]()
+            marks[i + 1].record()
+        torch.cuda.synchronize()
+        sustained[name] = [marks[i].elapsed_time(marks[i + 1]) for i in range(n // 2, n)]
+    return burst, sustained
+
+
+def median(values):
+    return sorted(values)[len(values) // 2] if values else math.nan
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lib", required=True, help="path of libflashrel.so")
+    parser.add_argument("--backends", default="sm90,mma")
+    parser.add_argument("--peers", default="cudnn,flex")
+    parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma-separated")
+    parser.add_argument("--bursts", type=int, default=9)
+    parser.add_argument("--sustained-ms", type=float, default=300, help="0 = bursts only")
+    parser.add_argument("--json", help="also write the rows to this file")
+    options = parser.parse_args()
+    lib = c.CDLL(options.lib)
+    lib.flashrel_last_error.restype = c.c_char_p
+    words = [w for w in options.cases.split(",") if w]
+    failures, rows = [], []
+    for case in CASES:
+        if words and not any(w in case.name for w in words):
+            continue
+        x = make_inputs(case)
+        calls = calls_of(case, x, lib, options.backends.split(","), options.peers.split(","), failures)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            burst, sustained = time_calls(calls, options.bursts, options.sustained_ms)
+        for name in calls:
+            low, mid, high, steady = min(burst[name]), median(burst[name]), max(burst[name]), median(sustained[name])
+            rows.append(dict(case=case.name, call=name, burst_ms=mid, burst_min=low, burst_max=high, sustained_ms=steady,
+                             tflops=case.flop() / mid / 1e9))  # fmt: skip
+    print(f"\n{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    print(f"{'case':32s} {'call':24s} {'burst ms':>9s} {'(min - max)':>17s} {'TFLOP/s':>8s} {'sustained':>9s}")
+    for r in rows:
+        spread = f"({r['burst_min']:.3f} - {r['burst_max']:.3f})"
+        print(f"{r['case']:32s} {r['call']:24s} {r['burst_ms']:9.4f} {spread:>17s} {r['tflops']:8.1f} {r['sustained_ms']:9.4f}")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    for failure in failures:
+        print("WRONG", failure)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
