@@ -24,9 +24,7 @@ struct ScheduleParams {
 };
 
 struct Unit {
-  Lengths lengths;
-  int seq, row_tile;
-  int n_parts, tiles_per_part;
+  UnitShape shape;
   int first_slot;  // of KV head 0
   int first_merge;
 };
@@ -109,31 +107,29 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
 
   long long n_items = 0, n_slots = 0, n_merges = 0;
   for_each_unit(p, shared, [&](int seq, int row_tile, Lengths lengths, bool valid, int n_units) {
-    Unit unit{lengths, seq, row_tile, 0, 1, 0, 0};
-    if (valid) {
-      const int n_tiles = unit_tiles(shape, lengths, row_tile).size();
-      unit.tiles_per_part = unit_tiles_per_part(shape, lengths, n_tiles, auto_tiles);
-      unit.n_parts = unit_parts(n_tiles, unit.tiles_per_part);
-    }
-    const bool cut = unit.n_parts > 1;
+    Unit unit{};
+    if (valid) unit.shape = make_unit(shape, lengths, seq, row_tile, auto_tiles);
+    const int n_parts = valid ? unit.shape.n_parts : 0;
+    const bool cut = n_parts > 1;
     long long items_total, slots_total, merges_total;
-    const long long items_before = scan(shared, static_cast<long long>(unit.n_parts) * shape.n_kv_heads, items_total);
+    const long long items_before = scan(shared, static_cast<long long>(n_parts) * shape.n_kv_heads, items_total);
     unit.first_slot = static_cast<int>(
-        n_slots + scan(shared, cut ? static_cast<long long>(unit.n_parts) * shape.n_kv_heads : 0, slots_total));
+        n_slots + scan(shared, cut ? static_cast<long long>(n_parts) * shape.n_kv_heads : 0, slots_total));
     unit.first_merge = static_cast<int>(n_merges + scan(shared, cut ? shape.n_kv_heads : 0, merges_total));
     shared.units[thread] = unit;
-    shared.item_end[thread] = static_cast<int>(items_before) + unit.n_parts * shape.n_kv_heads;
+    shared.item_end[thread] = static_cast<int>(items_before) + n_parts * shape.n_kv_heads;
     __syncthreads();
     for (int i = thread; i < items_total; i += kThreads) {
       const int owner = owner_of(i, shared.item_end, n_units);
       const Unit& u = shared.units[owner];
-      const int in_unit = i - (shared.item_end[owner] - u.n_parts * shape.n_kv_heads);
-      const int kv_head = in_unit / u.n_parts, part = in_unit % u.n_parts;
+      const int n_unit_parts = u.shape.n_parts;
+      const int in_unit = i - (shared.item_end[owner] - n_unit_parts * shape.n_kv_heads);
+      const int kv_head = n_unit_parts == 1 ? in_unit : in_unit / n_unit_parts, part = in_unit - kv_head * n_unit_parts;
       const long long index = n_items + i;
-      const int first_slot = u.n_parts > 1 ? u.first_slot + kv_head * u.n_parts : -1;
-      if (index >= p.n_items_max || first_slot + u.n_parts > p.n_slots_max + (u.n_parts == 1)) continue;
-      p.items[index] = make_item(shape, u.lengths, u.seq, kv_head, u.row_tile, part, u.n_parts, u.tiles_per_part, first_slot);
-      if (u.n_parts > 1 && part == 0) p.merges[u.first_merge + kv_head] = static_cast<int>(index);
+      const int first_slot = n_unit_parts > 1 ? u.first_slot + kv_head * n_unit_parts : -1;
+      if (index >= p.n_items_max || first_slot + n_unit_parts > p.n_slots_max + (n_unit_parts == 1)) continue;
+      p.items[index] = make_item(u.shape, kv_head, part, first_slot);
+      if (n_unit_parts > 1 && part == 0) p.merges[u.first_merge + kv_head] = static_cast<int>(index);
     }
     n_items += items_total;
     n_slots += slots_total;

@@ -69,21 +69,45 @@ FLASHREL_HD constexpr int unit_tiles_per_part(const ScheduleShape& s, Lengths le
 // A unit without visible keys still is one part: it writes zeros.
 FLASHREL_HD constexpr int unit_parts(int n_tiles, int tiles_per_part) { return max_of(1, ceil_div(n_tiles, tiles_per_part)); }
 
-// Part p of a unit; `first_slot` is the unit's first slot for this KV head, -1 when it has one part.
-FLASHREL_HD constexpr WorkItem make_item(const ScheduleShape& s, Lengths lengths, int seq, int kv_head, int row_tile, int part,
-                                         int n_parts, int tiles_per_part, int first_slot) {
-  const Range tiles = unit_tiles(s, lengths, row_tile);
+FLASHREL_HD constexpr Range part_tiles(Range unit, int part, int tiles_per_part) {
+  const int end = max_of(unit.begin, unit.end);
+  const int begin = min_of(unit.begin + part * tiles_per_part, end);
+  return {begin, min_of(begin + tiles_per_part, end)};
+}
+
+// A unit as its items share it.
+struct UnitShape {
+  int seq = 0, row_tile = 0, n_rows = 0;
+  Range tiles;
+  int n_parts = 1, tiles_per_part = 1;
+};
+
+// Part `part` of a unit; `first_slot` is the unit's first slot for this KV head, -1 when it has one part.
+FLASHREL_HD constexpr WorkItem make_item(const UnitShape& unit, int kv_head, int part, int first_slot) {
+  const Range tiles = part_tiles(unit.tiles, part, unit.tiles_per_part);
   WorkItem item;
-  item.seq = seq;
+  item.seq = unit.seq;
   item.kv_head = kv_head;
-  item.row_tile = row_tile;
-  item.tile_begin = min_of(tiles.begin + part * tiles_per_part, max_of(tiles.begin, tiles.end));
-  item.tile_end = min_of(item.tile_begin + tiles_per_part, max_of(tiles.begin, tiles.end));
-  item.slot = n_parts > 1 ? first_slot + part : -1;
-  item.n_parts = n_parts;
+  item.row_tile = unit.row_tile;
+  item.tile_begin = tiles.begin;
+  item.tile_end = tiles.end;
+  item.slot = unit.n_parts > 1 ? first_slot + part : -1;
+  item.n_parts = unit.n_parts;
   item.part = part;
-  item.n_rows = unit_rows(s, lengths, row_tile).size();
+  item.n_rows = unit.n_rows;
   return item;
+}
+
+// How a unit is cut; `auto_tiles` as in unit_tiles_per_part.
+FLASHREL_HD constexpr UnitShape make_unit(const ScheduleShape& s, Lengths lengths, int seq, int row_tile, int auto_tiles) {
+  UnitShape unit;
+  unit.seq = seq;
+  unit.row_tile = row_tile;
+  unit.n_rows = unit_rows(s, lengths, row_tile).size();
+  unit.tiles = unit_tiles(s, lengths, row_tile);
+  unit.tiles_per_part = unit_tiles_per_part(s, lengths, unit.tiles.size(), auto_tiles);
+  unit.n_parts = unit_parts(unit.tiles.size(), unit.tiles_per_part);
+  return unit;
 }
 
 // Host bounds that size the workspace; nothing here is read from tensors.
@@ -148,14 +172,11 @@ int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) 
   for (int seq = 0; seq < s.n_seqs; ++seq) {
     const Lengths lengths = lengths_of(seq);
     for (int row_tile = row_tiles(lengths.q_len, s.group, s.tile_rows) - 1; row_tile >= 0; --row_tile) {
-      const int n_tiles = unit_tiles(s, lengths, row_tile).size();
-      const int tiles_per_part = unit_tiles_per_part(s, lengths, n_tiles, auto_tiles);
-      const int n_parts = unit_parts(n_tiles, tiles_per_part);
+      const UnitShape unit = make_unit(s, lengths, seq, row_tile, auto_tiles);
       for (int kv_head = 0; kv_head < s.n_kv_heads; ++kv_head) {
-        const int first_slot = n_parts > 1 ? n_slots : -1;
-        for (int part = 0; part < n_parts; ++part)
-          emit(make_item(s, lengths, seq, kv_head, row_tile, part, n_parts, tiles_per_part, first_slot));
-        if (n_parts > 1) n_slots += n_parts;
+        const int first_slot = unit.n_parts > 1 ? n_slots : -1;
+        for (int part = 0; part < unit.n_parts; ++part) emit(make_item(unit, kv_head, part, first_slot));
+        if (unit.n_parts > 1) n_slots += unit.n_parts;
       }
     }
   }

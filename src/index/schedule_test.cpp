@@ -356,7 +356,7 @@ TEST(Schedule, LengthsNearTheLimit) {
     const int last = row_tiles(lengths.q_len, tiling.group, tiling.tile_rows) - 1;
     ASSERT_EQ(unit_tiles(s, lengths, last), (Range{0, n_tiles}));
     ASSERT_EQ(unit_rows(s, lengths, last).end, lengths.q_len * tiling.group);
-    const WorkItem item = make_item(s, lengths, 0, 0, last, 0, 1, n_tiles, -1);
+    const WorkItem item = make_item(make_unit(s, lengths, 0, last, 0), 0, 0, -1);
     ASSERT_TRUE(item.tile_end == n_tiles && 0 < item.n_rows && item.n_rows <= tiling.tile_rows);
   }
 }

@@ -29,8 +29,8 @@ class Consumer {
   // `warp` 0 ... 7, the same in all lanes.
   __device__ __forceinline__ Consumer(const KernelParams& params, Shared& shared, int warp)
       : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32) {
-    row_a_ = warp_row(warp_, lane_ / 4, p_.group);
-    row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group);
+    row_a_ = warp_row(warp_, lane_ / 4, p_.group_log2);
+    row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group_log2);
     if constexpr (kBias) bias_.lane_proj = sm_.proj + (kProjPad + warp_ - lane_ / 4) * kRelRowBytes + lane_ % 4 * 8;
     if (warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
   }
@@ -178,7 +178,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void load_q() {
-    const int row = warp_row(warp_, lane_ % 16, p_.group);
+    const int row = warp_row(warp_, lane_ % 16, p_.group_log2);
     const std::uint32_t q = gpu::smem_address(sm_.q);
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) gpu::ldmatrix_x4(q_[i], q + q_offset_bytes(row, i / 4, i % 4 * 2 + lane_ / 16));

@@ -24,7 +24,7 @@ void check_tile(int group, int extent, long long first_pos, int tile, long long 
           const int fragment = fragment_of(block, row, group);
           ASSERT_GE(fragment, first_fragment(group));
           ASSERT_LT(fragment, kKeyBlocks);
-          const int token = warp_row(warp, row, group) / group;
+          const int token = warp_row(warp, row, group == 16 ? 4 : group == 8 ? 3 : 2) / group;
           const long long key = static_cast<long long>(tile) * kTileKeys + block * kBlockKeys + column;
           const long long index = first_pos + token - key + rel_zero;
           const long long expected = index >= 0 && index < extent ? index : -1;

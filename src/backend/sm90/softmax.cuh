@@ -51,10 +51,10 @@ struct SoftmaxRows {
 
   float max_a = 0, max_b = 0;    // reference of the exponent; -inf while a row has seen nothing
   float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
-  // Rounding loss of each tile's largest probability. With a lagging reference the probability of a dominant key is no power
-  // of two; taking its loss out of the divisor too makes a row that one key dominates come out exact.
+  // Rounding loss of the largest probability of each tile that rose above the reference. With a lagging reference the
+  // probability of a dominant key is no power of two; taking its loss out of the divisor too makes its row come out exact.
   float lost_a = 0, lost_b = 0;
-  float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by; 1 unless `grew`
+  float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by, if `grew`
   bool grew = false;             // in any row of the warp
 
   // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMasked: a row may have seen
@@ -68,29 +68,17 @@ struct SoftmaxRows {
       b = fmaxf(b, fmaxf(s[i + 2], s[i + 3]));
     }
     a = quad_max(a), b = quad_max(b);
-    const float top_a = a, top_b = b;
-    if constexpr (!kFirst) {
-      const bool grew_a = (a - max_a) * scale_log2 > kSlack, grew_b = (b - max_b) * scale_log2 > kSlack;
-      grew = __any_sync(~0u, grew_a | grew_b);
-      a = grew_a ? a : max_a, b = grew_b ? b : max_b;
-      keep_a = keep_b = 1.0f;
-      if (grew) {
-        keep_a = grew_a ? exp2_approx((max_a - a) * scale_log2) : 1.f;
-        keep_b = grew_b ? exp2_approx((max_b - b) * scale_log2):1.f;
-        sum_a *= keep_a, sum_b *= keep_b;
-        lost_a *= keep_a, lost_b *= keep_b;
-      }
+    if constexpr (kFirst) {
+      max_a = a, max_b = b;
+      lost_a = lost_b = 0.0f;
+    } else {
+      follow(a, b, scale_log2);
     }
-    max_a = a, max_b = b;
-    float shift_a = a * scale_log2, shift_b = b * scale_log2;
+    float shift_a = max_a * scale_log2, shift_b = max_b * scale_log2;
     if constexpr (kMasked) {
       shift_a = a == kEmptyLse ? 0.0f : shift_a;
       shift_b = b == kEmptyLse ? 0.f:shift_b;
     }
-    const float loss_a = rounding_loss<T>(exp2_approx(top_a * scale_log2 - shift_a));
-    const float loss_b = rounding_loss<T>(exp2_approx(top_b * scale_log2 - shift_b));
-    lost_a = kFirst ? loss_a : lost_a + loss_a;
-    lost_b = kFirst ? loss_b : lost_b + loss_b;
 #pragma unroll
     for (int i = 0; i < 64; i += 4) {
       s[i] = exp2_approx(s[i] * scale_log2 - shift_a);
@@ -106,6 +94,24 @@ struct SoftmaxRows {
     }
     sum_a = kFirst ? added_a : sum_a + added_a;
     sum_b = kFirst ? added_b : sum_b + added_b;
+  }
+
+ private:
+  // `top_a`, `top_b`: the rows' maxima in this tile. Rare once a row has seen a few tiles, hence one vote for all of it.
+  __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
+    grew = false;
+    if (!__any_sync(~0u, (top_a > max_a) | (top_b > max_b))) return;
+    const float old_a = max_a, old_b = max_b;
+    const bool grew_a = (top_a - old_a) * scale_log2 > kSlack, grew_b = (top_b - old_b) * scale_log2 > kSlack;
+    grew = __any_sync(~0u, grew_a | grew_b);
+    if (grew_a) max_a = top_a;
+    if (grew_b) max_b = top_b;
+    keep_a = grew_a ? exp2_approx((old_a - top_a) * scale_log2) : 1.0f;
+    keep_b = grew_b ? exp2_approx((old_b - top_b) * scale_log2) : 1.0f;
+    sum_a *= keep_a, sum_b *= keep_b;
+    lost_a *= keep_a, lost_b *= keep_b;
+    if (top_a > max_a) lost_a += rounding_loss<T>(exp2_approx(top_a * scale_log2 - max_a * scale_log2));
+    if (top_b > max_b) lost_b += rounding_loss<T>(exp2_approx(top_b * scale_log2 - max_b * scale_log2));
   }
 };
 

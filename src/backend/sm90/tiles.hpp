@@ -25,8 +25,8 @@ inline constexpr int kStages = 2;   // of K and of V
 inline constexpr int kWarpRows = 16;
 inline constexpr int kConsumerWarps = kTileRows / kWarpRows;
 
-FLASHREL_HD constexpr int warp_row(int warp, int row, int group) {
-  return (warp + kConsumerWarps * (row / group)) * group + row % group;
+FLASHREL_HD constexpr int warp_row(int warp, int row, int group_log2) {
+  return ((warp + kConsumerWarps * (row >> group_log2)) << group_log2) + (row & ((1 << group_log2) - 1));
 }
 
 // ---------------------------------------------------------------- shared memory

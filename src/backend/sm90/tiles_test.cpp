@@ -9,11 +9,12 @@ namespace flashrel::sm90 {
 namespace {
 
 TEST(Sm90Tiles, WarpsOwnEveryRowOnceAndTokensEightApart) {
-  for (int group : {1, 2, 4, 8, 16}) {
+  for (int group_log2 : {0, 1, 2, 3, 4}) {
+    const int group = 1 << group_log2;
     std::set<int> rows;
     for (int warp = 0; warp < kConsumerWarps; ++warp)
       for (int row = 0; row < kWarpRows; ++row) {
-        const int packed = warp_row(warp, row, group);
+        const int packed = warp_row(warp, row, group_log2);
         EXPECT_TRUE(rows.insert(packed).second);
         EXPECT_EQ(packed / group, warp + 8 * (row / group));
         EXPECT_EQ(packed % group, row % group);
