@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
     const bool cut = n_parts > 1;
     long long items_total, slots_total, merges_total;
     const long long items_before = scan(shared, static_cast<long long>(n_parts) * shape.n_kv_heads, items_total);
-    unit.first_slot = static_cast<int>(
-        n_slots + scan(shared, cut ? static_cast<long long>(n_parts) * shape.n_kv_heads : 0, slots_total));
+    unit.first_slot =
+        static_cast<int>(n_slots + scan(shared, cut ? static_cast<long long>(n_parts) * shape.n_kv_heads : 0, slots_total));
     unit.first_merge = static_cast<int>(n_merges + scan(shared, cut ? shape.n_kv_heads : 0, merges_total));
     shared.units[thread] = unit;
     shared.item_end[thread] = static_cast<int>(items_before) + n_parts * shape.n_kv_heads;

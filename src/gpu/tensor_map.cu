@@ -1,10 +1,9 @@
-#include "gpu/tensor_map.hpp"
-
 #include <cuda_runtime_api.h>
 
 #include <string>
 
 #include "gpu/cuda_status.hpp"
+#include "gpu/tensor_map.hpp"
 
 namespace flashrel::gpu {
 namespace {
@@ -33,7 +32,8 @@ Status make_tensor_map(const char* name, const void* data, DType dtype, std::ini
   const EncodeTiled encode = encode_tiled();
   if (encode == nullptr) return runtime_error("cuTensorMapEncodeTiled: the driver does not have it");
   if (reinterpret_cast<std::uintptr_t>(data) % kTmaAlignBytes != 0)
-    return unsupported(std::string(name) + ": got an address that is not a multiple of 16 bytes, sm90 needs one; mma accepts it");
+    return unsupported(std::string(name) +
+                       ": got an address that is not a multiple of 16 bytes, sm90 needs one; mma accepts it");
   constexpr int kMaxRank = 5;
   cuuint64_t sizes[kMaxRank], strides[kMaxRank];
   cuuint32_t box[kMaxRank], steps[kMaxRank];

@@ -9,25 +9,26 @@
 
 namespace flashrel::gpu {
 
-__device__ __forceinline__ void tma_load_3d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1, int c2) {
+__device__ __forceinline__ void tma_load_3d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1,
+                                            int c2) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem),
       "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
-__device__ __forceinline__ void tma_load_4d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1, int c2,
-                                            int c3) {
+__device__ __forceinline__ void tma_load_4d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1,
+                                            int c2, int c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
           smem),
       "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
-__device__ __forceinline__ void tma_load_5d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1, int c2,
-                                            int c3, int c4) {
+__device__ __forceinline__ void tma_load_5d(std::uint32_t smem, const CUtensorMap& map, std::uint32_t bar, int c0, int c1,
+                                            int c2, int c3, int c4) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(
-          smem),
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::
+          "r"(smem),
       "l"(&map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }

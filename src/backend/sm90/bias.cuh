@@ -39,7 +39,8 @@ struct BiasSlice {
   int first_index;                // q_pos(first token) + rel_zero
 
   // Reads the rel rows of a job, `row_a` and `row_b` being this lane's packed rows.
-  __device__ __forceinline__ void load(const KernelParams& p, const Shared& sm, const Job& job, int row_a, int row_b, int lane) {
+  __device__ __forceinline__ void load(const KernelParams& p, const Shared& sm, const Job& job, int row_a, int row_b,
+                                       int lane) {
     const std::uint8_t* lane_rel = sm.rel + lane % 4 * 8;
     const uint2 a = *reinterpret_cast<const uint2*>(lane_rel + row_a * kRelRowBytes);
     const uint2 b = *reinterpret_cast<const uint2*>(lane_rel + row_b * kRelRowBytes);
@@ -76,7 +77,7 @@ struct BiasSlice {
       for (int f = kKeyBlocks - 1; f >= first_fragment(8); --f) {
         float d[4];
         fragment(d, base, f);
-        if (f >= 0) s[f * 4] = d[0], s[f * 4 + 1] = d[1];                                // rows 0-7: block f
+        if (f >= 0) s[f * 4] = d[0], s[f * 4 + 1] = d[1];                              // rows 0-7: block f
         if (f + 1 < kKeyBlocks) s[(f + 1) * 4 + 2] = d[2], s[(f + 1) * 4 + 3] = d[3];  // rows 8-15: block f + 1
       }
     } else {

@@ -233,8 +233,8 @@ class Consumer {
   const int warp_, lane_;
   int row_a_, row_b_;  // packed rows of the tile
 
-  float s_[64];               // scores, then probabilities, of tile_
-  float o_[64];               // output, not yet divided by the row sums
+  float s_[64];                // scores, then probabilities, of tile_
+  float o_[64];                // output, not yet divided by the row sums
   std::uint32_t p_ops_[8][4];  // probabilities of the tile before, as A operands
   std::uint32_t q_[8][4];      // Q as A operands
   SoftmaxRows<T> softmax_;

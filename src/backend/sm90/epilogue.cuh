@@ -46,7 +46,8 @@ __device__ __forceinline__ void exchange_quad(std::uint32_t (&x)[4], int c) {
 
 // kRow: 0 = row a (registers 4 b + {0, 1}), 1 = row b (4 b + {2, 3}).
 template <class T, int kRow>
-__device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r, int lane) {
+__device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r,
+                                              int lane) {
   const int c = lane % 4;
   const bool exists = r.row < job.n_rows;
   const std::int64_t token = job.first_token + (r.row >> p.group_log2);
@@ -77,7 +78,8 @@ __device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& 
 }
 
 template <int kRow>
-__device__ __forceinline__ void write_part_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r, int lane) {
+__device__ __forceinline__ void write_part_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r,
+                                               int lane) {
   if (r.row >= job.n_rows) return;
   const std::int64_t part_row = static_cast<std::int64_t>(job.slot) * kTileRows + r.row;
   float* out = p.output.part_out + part_row * kHeadDim + lane % 4 * 2;
@@ -90,8 +92,8 @@ __device__ __forceinline__ void write_part_row(const KernelParams& p, const Job&
 }
 
 template <class T>
-__device__ __forceinline__ void write_rows(const KernelParams& p, const Job& job, const float (&o)[64], RowResult a, RowResult b,
-                                           int lane) {
+__device__ __forceinline__ void write_rows(const KernelParams& p, const Job& job, const float (&o)[64], RowResult a,
+                                           RowResult b, int lane) {
   const bool whole = __shfl_sync(~0u, job.slot, 0) < 0;  // uniform to the compiler too: wgmma must not see divergence
   if (whole) {
     write_out_row<T, 0>(p, job, o, a, lane);

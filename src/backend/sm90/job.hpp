@@ -12,19 +12,19 @@ namespace flashrel::sm90 {
 struct Job {
   int n_rows = 0;  // packed rows that exist; 0 = no more jobs
   int seq = 0, kv_head = 0, slot = -1;
-  int first_token = 0;       // row of q and out
-  int first_pos = 0;         // q_pos of that token
+  int first_token = 0;  // row of q and out
+  int first_pos = 0;    // q_pos of that token
   int kv_len = 0;
-  Range tiles;               // to visit; never empty in a job that is handed on
-  Range full_tiles;          // hide no pair
-  int band_begin = 0;        // tiles below lie wholly past the band (biases all 0)
-  Range seen;                // keys that some row of the whole sequence sees
+  Range tiles;         // to visit; never empty in a job that is handed on
+  Range full_tiles;    // hide no pair
+  int band_begin = 0;  // tiles below lie wholly past the band (biases all 0)
+  Range seen;          // keys that some row of the whole sequence sees
 };
 
 // The group is a power of two here, so that rows become tokens by a shift.
 // Written field by field: the scheduler warp has few registers.
-FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int seq_begin, int group_log2, Range visible, Range band,
-                                    Job& job) {
+FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int seq_begin, int group_log2, Range visible,
+                                    Range band, Job& job) {
   const int first_token = item.row_tile * (kTileRows >> group_log2);
   const Range tokens{first_token, first_token + ((item.n_rows + (1 << group_log2) - 1) >> group_log2)};
   job.n_rows = item.n_rows;

@@ -26,8 +26,8 @@ void check_jobs(Lengths lengths, int group_log2, Range visible, Range band) {
       const Range keys{tile * kTileKeys, (tile + 1) * kTileKeys};
       const TileClass expected = classify(tokens, keys, lengths, visible, band);
       ASSERT_EQ(job.full_tiles.contains(tile), !expected.masked)
-          << "q_len " << lengths.q_len << " kv_len " << lengths.kv_len << " group " << group << " visible " << visible.begin << " "
-          << visible.end << " row tile " << item.row_tile << " tile " << tile;
+          << "q_len " << lengths.q_len << " kv_len " << lengths.kv_len << " group " << group << " visible " << visible.begin
+          << " " << visible.end << " row tile " << item.row_tile << " tile " << tile;
       // Tiles that need the bias are never taken for plain; below the band no tile needs it.
       ASSERT_TRUE(!expected.biased || tile >= job.band_begin);
       // And with a band that starts at the diagonal, as in the models, no tile is taken for biased without need.
@@ -50,7 +50,8 @@ TEST(Sm90Job, RangesAgreeWithClassify) {
   for (int group_log2 : {0, 2, 3, 4})
     for (int q_len : {1, 7, 16, 17, 65, 130})
       for (int kv_len : {1, 63, 128, 129, 300, 700})
-        for (const Range visible : {Range{0, kFar}, Range{0, 1}, Range{0, 128}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
+        for (const Range visible :
+             {Range{0, kFar}, Range{0, 1}, Range{0, 128}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
           for (const Range band : bands) check_jobs({q_len, kv_len}, group_log2, visible, band);
 }
 

@@ -1,5 +1,6 @@
 // The sm90 prefill kernel: persistent CTAs of three warpgroups. Warpgroup 0: warp 0 schedules, warp 1 loads
-// Q, rel and K, warp 2 loads V, warp 3 cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design, budgets and figures: README.md. Called by launch.cu.
+// Q, rel and K, warp 2 loads V, warp 3 cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design, budgets and figures:
+// README.md. Called by launch.cu.
 #pragma once
 
 #include "backend/sm90/bias.cuh"

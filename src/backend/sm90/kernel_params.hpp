@@ -35,7 +35,7 @@ struct KernelParams {
   std::int64_t rel_zero = 0;
   const float* rel_scale = nullptr;  // tau per token, nullable
   std::int64_t rel_scale_stride = 0;
-  float inverse_scale = 0;    // 1 / softmax_scale
+  float inverse_scale = 0;  // 1 / softmax_scale
   // 0: the factor is a power of two, the same for all tokens, and is multiplied into rel, exactly; 1: into the fp32 bias.
   int n_factor_turns = 1;
 };

@@ -27,13 +27,14 @@ struct PagedStrides {
 Status make_cache_map(const char* name, const void* data, const Problem& p, PagedStrides strides, CUtensorMap& map) {
   const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
   const std::int64_t n_pages = max_of<std::int64_t>(1, p.n_pages);
-  return gpu::make_tensor_map(name, data, p.dtype,
-                              {{heads_span + kLineElems, 0, kLineElems},
-                               {kKeysPerGroup, strides.slot, kKeysPerGroup},
-                               {kLinesPerRow, kLineElems, kLinesPerRow},
-                               {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, box_keys(p.page_size) / kKeysPerGroup},
-                               {n_pages, strides.page, 1}},
-                              gpu::Swizzle::k128Bytes, map);
+  return gpu::make_tensor_map(
+      name, data, p.dtype,
+      {{heads_span + kLineElems, 0, kLineElems},
+       {kKeysPerGroup, strides.slot, kKeysPerGroup},
+       {kLinesPerRow, kLineElems, kLinesPerRow},
+       {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, box_keys(p.page_size) / kKeysPerGroup},
+       {n_pages, strides.page, 1}},
+      gpu::Swizzle::k128Bytes, map);
 }
 
 Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
@@ -51,10 +52,10 @@ Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
   FLASHREL_RETURN_IF_ERROR(make_cache_map("k_cache", no_pages ? t.q : t.k_cache, p, k_strides, k.k));
   FLASHREL_RETURN_IF_ERROR(make_cache_map("v_cache", no_pages ? t.q : t.v_cache, p, v_strides, k.v));
   if (p.bias == BiasMode::kFused)
-    FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map(
-        "rel", t.rel, p.dtype,
-        {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}}, gpu::Swizzle::kNone,
-        k.rel));
+    FLASHREL_RETURN_IF_ERROR(
+        gpu::make_tensor_map("rel", t.rel, p.dtype,
+                             {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}},
+                             gpu::Swizzle::kNone, k.rel));
   return {};
 }
 

@@ -4,7 +4,8 @@
 namespace flashrel::sm90 {
 
 inline constexpr int kThreads = 384;  // three warpgroups
-// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around: 24 + 2 * 240 = 3 * 168.
+// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around: 24 + 2 * 240 = 3 *
+// 168.
 inline constexpr int kOtherRegisters = 24, kConsumerRegisters = 240;
 static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
 

@@ -66,8 +66,7 @@ class Loader {
     const Box box = tile_box(tile, lane_, p_.keys_per_box, p_.batch.page_size, job.seen);
     place.slot = box.slot;
     if (!box.needed || box.entry >= p_.batch.max_pages) return place;
-    const int page =
-        p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
+    const int page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
     if (page_in_cache(page, p_.batch.n_pages)) place.page = page;
     return place;
   }
@@ -84,7 +83,8 @@ class Loader {
   }
 
   // This lane's box of one K or V tile; its bytes count on `bar`.
-  __device__ __forceinline__ void load_box(std::uint32_t tile_smem, const CUtensorMap& map, std::uint32_t bar, int x, Place place) {
+  __device__ __forceinline__ void load_box(std::uint32_t tile_smem, const CUtensorMap& map, std::uint32_t bar, int x,
+                                           Place place) {
     if (lane_ < p_.n_boxes) {
       const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup);
       gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, place.page);

@@ -49,8 +49,8 @@ template <class T>
 struct SoftmaxRows {
   static constexpr float kSlack = 8;  // log2: the reference may lag behind the true maximum by a factor of 256
 
-  float max_a = 0, max_b = 0;    // reference of the exponent; -inf while a row has seen nothing
-  float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
+  float max_a = 0, max_b = 0;  // reference of the exponent; -inf while a row has seen nothing
+  float sum_a = 0, sum_b = 0;  // this lane's columns only; the rows' sums are quad_sum of them
   // Rounding loss of the largest probability of each tile that rose above the reference. With a lagging reference the
   // probability of a dominant key is no power of two; taking its loss out of the divisor too makes its row come out exact.
   float lost_a = 0, lost_b = 0;
@@ -77,7 +77,7 @@ struct SoftmaxRows {
     float shift_a = max_a * scale_log2, shift_b = max_b * scale_log2;
     if constexpr (kMasked) {
       shift_a = a == kEmptyLse ? 0.0f : shift_a;
-      shift_b = b == kEmptyLse ? 0.f:shift_b;
+      shift_b = b == kEmptyLse ? 0.f : shift_b;
     }
 #pragma unroll
     for (int i = 0; i < 64; i += 4) {

@@ -63,10 +63,10 @@ std::string check_fused(const Problem& p) {
 
 std::string supports(const Problem& p, const Device& device, const Options&) {
   if (device.capability() != 90)
-    return refusal("device",
-                   "compute capability " + std::to_string(device.capability_major) + "." +
-                       std::to_string(device.capability_minor),
-                   "exactly 9.0");
+    return refusal(
+        "device",
+        "compute capability " + std::to_string(device.capability_major) + "." + std::to_string(device.capability_minor),
+        "exactly 9.0");
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
   if (p.head_dim != kHeadDim) return refusal("head_dim", p.head_dim, "128");
