@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build-neon}
-filter=${2:-*CpuTest*:CpuIsa*:MergeCpu*:ParallelTest*}
+filter=${2:-*CpuTest*/neon:CpuIsa*:MergeCpu*:ParallelTest*}
 gtest=/usr/src/googletest/googletest
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
