@@ -30,10 +30,10 @@ struct BiasView {
   const RowInfo* s_rows;  // of the item
   T* s_rel;               // fused: [row][rel_steps * 16]
   float* s_rectangle;     // sheared without a window: this warp's
-  // Windows, nullptr when there are none.
-  T* s_proj;                 // fused
-  int proj_rows, first_pos;  // of it; q_pos of the item's first row
-  std::uint16_t* s_logits;   // sheared, 16-bit rel_logits
+  bool windowed;
+  T* s_proj;                // window of the route fused
+  int proj_rows;            // of it
+  std::uint16_t* s_logits;  // window of the route sheared, 16-bit rel_logits
 };
 
 __device__ __forceinline__ float logit_from_bits(DType dtype, std::uint16_t bits) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ float load_logit(const BiasParams& p, std::int64_t of
 
 __device__ __forceinline__ bool edge_clamps(const BiasParams& p) { return p.band.begin == -kFar && p.band.end == kFar; }
 
-template <class T, int kKeyBlocks>
+template <bool kWindowed, class T, int kKeyBlocks>
 __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
   constexpr int kKeys = 8 * kKeyBlocks;
   static_assert(kKeys <= kProjPad);
@@ -64,14 +64,13 @@ __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const Bias
   // A lane's four neighbours in e are A's registers {0, 2} and B's {0, 1}: the order of a sum is free, as long as both agree.
   const T* s_top = view.s_rel + top * rel_elems + lane % 4 * 4;
   const T* s_bottom = view.s_rel + bottom * rel_elems + lane % 4 * 4;
-  const bool windowed = view.s_proj != nullptr;
-  const T* proj = windowed ? view.s_proj : static_cast<const T*>(view.p.packed_proj);
-  const std::int64_t step_elems = (windowed ? view.proj_rows : view.p.rel_extent + 2 * kProjPad) * kRelStep;
+  const T* proj = kWindowed ? view.s_proj : static_cast<const T*>(view.p.packed_proj);
+  const std::int64_t step_elems = (kWindowed ? view.proj_rows : packed_proj_rows(view.p.rel_extent)) * kRelStep;
   const int last_pos = view.s_rows[first_row + 15].q_pos;
 #pragma unroll 1
   for (int pos = view.s_rows[first_row].q_pos; pos <= last_pos; ++pos) {
-    const int row = windowed ? pos - view.first_pos + kKeys - 1
-                             : first_index(pos, first_key, view.p.rel_zero, view.p.rel_extent, kKeys) + kProjPad;
+    const int row = kWindowed ? pos - view.s_rows[0].q_pos + kKeys - 1
+                              : first_index(pos, first_key, view.p.rel_zero, view.p.rel_extent, kKeys) + kProjPad;
     const T* columns = proj + (row - lane / 4) * kRelStep + lane % 4 * 4;
 #pragma unroll 1
     for (int step = 0; step < view.p.rel_steps; ++step) {
@@ -179,8 +178,11 @@ __device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const Bia
     for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
   if (!with_bias || view.s_rows[first_row].token < 0) return;
   if (view.p.route == Route::kFused) {
-    fused_bias(c, view, first_row, first_key);
-  } else if (view.s_logits != nullptr) {
+    if (view.windowed)
+      fused_bias<true>(c, view, first_row, first_key);
+    else
+      fused_bias<false>(c, view, first_row, first_key);
+  } else if (view.windowed) {
     windowed_bias(c, view, first_row, first_key);
   } else if (view.p.route == Route::kSheared) {
     if (view.p.logits_dtype == DType::kFloat32)

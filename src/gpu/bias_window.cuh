@@ -29,17 +29,19 @@ __device__ __forceinline__ int logits_shift(const BiasParams& p, std::int64_t of
 template <class T, int kThreads>
 __device__ __forceinline__ void copy_proj_window(const BiasParams& p, int first_pos, int first_key, int n_keys, int n_rows,
                                                  int proj_rows, T* s_proj) {
-  const int extent = static_cast<int>(p.rel_extent), n_chunks = p.rel_steps * n_rows * 2;
-  const std::int64_t lowest = p.rel_zero + first_pos - (first_key + n_keys - 1);
+  const int thread = static_cast<int>(opaque(threadIdx.x)), half = thread % 2;
+  // Rows -1 and `extent` of the packed projection stand for everything further out.
+  const int lowest = static_cast<int>(clamp_to<std::int64_t>(p.rel_zero + first_pos - (first_key + n_keys - 1), -kFar, kFar));
+  const T* const source = static_cast<const T*>(p.packed_proj) + kProjPad * kRelStep + half * 8;
+  const std::uint32_t s_target = smem_address(s_proj + half * 8);
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < n_chunks; i += kThreads) {
-    const int half = i % 2, row = i / 2 % n_rows, step = i / 2 / n_rows;
-    // Rows -1 and `extent` of the packed projection stand for everything further out.
-    const int index = static_cast<int>(clamp_to<std::int64_t>(lowest + row, -1, extent));
-    const T* source =
-        static_cast<const T*>(p.packed_proj) + (step * packed_proj_rows(p.rel_extent) + index + kProjPad) * kRelStep + half * 8;
-    cp_async_16(smem_address(s_proj + (step * proj_rows + row) * kRelStep + half * 8), source, true);
-  }
+  for (int step = 0; step < p.rel_steps; ++step)
+#pragma unroll 1
+    for (int row = thread / 2; row < n_rows; row += kThreads / 2) {
+      const int index = clamp_to(lowest + row, -1, static_cast<int>(p.rel_extent));
+      cp_async_16(s_target + (step * proj_rows + row) * (kRelStep * 2),
+                  source + (step * packed_proj_rows(p.rel_extent) + index) * kRelStep, true);
+    }
 }
 
 // A warp copies kLines rows, those whose numbers `row_of(line)` gives; lane i prepares line i.

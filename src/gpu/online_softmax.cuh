@@ -39,6 +39,34 @@ struct SoftmaxState {
   }
 };
 
+// The same between two tiles, in shared memory: the main loop of the rows kernel has no registers for it.
+// LAYOUT: [row block][max, sum][thread] float2.
+template <int kRowBlocks, int kThreads>
+struct StoredSoftmaxState {
+  static constexpr int kBytes = kRowBlocks * 2 * kThreads * 8;
+  float2* s_state;
+
+  __device__ __forceinline__ void store(const SoftmaxState<kRowBlocks>& state) const {
+    float2* mine = s_state + opaque(threadIdx.x);
+#pragma unroll
+    for (int r = 0; r < kRowBlocks; ++r) {
+      mine[r * 2 * kThreads] = {state.max_log2[r][0], state.max_log2[r][1]};
+      mine[(r * 2 + 1) * kThreads] = {state.sum[r][0], state.sum[r][1]};
+    }
+  }
+  __device__ __forceinline__ SoftmaxState<kRowBlocks> load() const {
+    const float2* mine = s_state + opaque(threadIdx.x);
+    SoftmaxState<kRowBlocks> state;
+#pragma unroll
+    for (int r = 0; r < kRowBlocks; ++r) {
+      const float2 top = mine[r * 2 * kThreads], sum = mine[(r * 2 + 1) * kThreads];
+      state.max_log2[r][0] = top.x, state.max_log2[r][1] = top.y;
+      state.sum[r][0] = sum.x, state.sum[r][1] = sum.y;
+    }
+    return state;
+  }
+};
+
 // Turns scores into probabilities in place: p = 2^(score * scale - max), scale > 0. Hidden scores are -inf.
 // Rescales `out` and the sums when some row's reference moved.
 template <int kRowBlocks, int kKeyBlocks, int kDimBlocks>
@@ -46,9 +74,7 @@ __device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBl
                                                float (&out)[kRowBlocks][kDimBlocks][4], SoftmaxState<kRowBlocks>& state,
                                                float scale) {
 #pragma unroll
-  for (int r = 0; r < kRowBlocks; ++r) {
-    float factor[2];
-    bool moved = false;
+  for (int r = 0; r < kRowBlocks; ++r)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float top = kEmptyLse;
@@ -56,21 +82,15 @@ __device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBl
       for (int n = 0; n < kKeyBlocks; ++n) top = fmaxf(top, fmaxf(score[r][n][2 * h], score[r][n][2 * h + 1]));
       top = quad_max(top) * scale;
       const float old = state.max_log2[r][h];
-      const bool moves = top > old;
-      factor[h] = moves ? exp2_approx(old - top) : 1.0f;
-      state.max_log2[r][h] = moves ? top : old;
-      moved = moved || moves;
-    }
-    if (__any_sync(kAllLanes, moved)) {
-      state.sum[r][0] *= factor[0];
-      state.sum[r][1] *= factor[1];
+      // Eight rows vote: most tiles raise the maximum of none.
+      if (__any_sync(kAllLanes, top > old)) {
+        top = fmaxf(top, old);
+        const float factor = top > old ? exp2_approx(old - top) : 1.0f;
+        state.max_log2[r][h] = top;
+        state.sum[r][h] *= factor;
 #pragma unroll
-      for (int d = 0; d < kDimBlocks; ++d)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[r][d][i] *= factor[i / 2];
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+        for (int d = 0; d < kDimBlocks; ++d) out[r][d][2 * h] *= factor, out[r][d][2 * h + 1] *= factor;
+      }
       const float reference = state.max_log2[r][h] == kEmptyLse ? 0.0f : state.max_log2[r][h];
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n)
@@ -81,7 +101,6 @@ __device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBl
           state.sum[r][h] += s;
         }
     }
-  }
 }
 
 // Natural-log lse of a finished row, from its reference and its full sum.

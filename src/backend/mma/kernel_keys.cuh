@@ -27,7 +27,7 @@ namespace flashrel::mma {
 
 using namespace flashrel::gpu;
 
-// A warp's ring. Lane l looks up key l % 16 of the warp, for K (l < 16) or V, and hands the offset out by shuffles.
+// A warp's ring. Lane l looks up key l % 16 of the warp, for K (l < 16) or V, and hands the place out by shuffles.
 template <class T, class Shape>
 struct WarpRing {
   static constexpr int kChunks = Shape::kHeadDim / kChunkElems, kRowsPerPass = 32 / kChunks;
@@ -43,22 +43,21 @@ struct WarpRing {
   __device__ __forceinline__ int fetch_page(int tile) const {
     return tile >= item.work.tile_begin ? key_page(p.batch, item, key_of(tile)) : kNoPage;
   }
-  __device__ __forceinline__ std::int64_t offset_of(int tile, int page) const {
+  __device__ __forceinline__ std::int64_t place_of(int tile, int page) const {
     const bool is_v = threadIdx.x % 32 >= Shape::kWarpKeys;
-    return row_offset(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
+    return row_place(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
   }
   // Starts one load and closes its group; `exists` is false past the last tile.
-  __device__ __forceinline__ void load(int slot, bool is_v, std::int64_t lane_offset, bool exists) const {
+  __device__ __forceinline__ void load(int slot, bool is_v, std::int64_t lane_place, bool exists) const {
     const PagedTensor& tensor = is_v ? p.v : p.k;
     const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % kChunks;
-    const T* base = static_cast<const T*>(tensor.data) + chunk * kChunkElems;
+    const char* column = static_cast<const char*>(tensor.data) + chunk * kChunkBytes;
     const bool chunk_exists = chunk * kChunkElems < p.head_dim;
     const auto load_row = [&](int i, bool aligned) {
       const int row = i * kRowsPerPass + lane / kChunks;
-      const std::int64_t offset = __shfl_sync(kAllLanes, lane_offset, row + (is_v ? Shape::kWarpKeys : 0));
-      const bool valid = chunk_exists && offset != kNoRow;
-      load_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim),
-                 base + (valid ? offset : 0), valid, aligned);
+      const std::int64_t place = __shfl_sync(kAllLanes, lane_place, row + (is_v ? Shape::kWarpKeys : 0));
+      load_key_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim), column, place,
+                     chunk_exists, aligned);
     };
     if (exists && tensor.aligned) {
 #pragma unroll
@@ -155,24 +154,30 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
     if (thread < Shape::kTileRows) s_rows[thread] = make_row_info(p, s_work, thread);
     const WarpRing<T, Shape> ring{p, s_work, warp * Shape::kWarpKeys, s_ring};
     int tile = s_work.work.tile_end - 1;
-    std::int64_t offset = ring.offset_of(tile, ring.fetch_page(tile));
-    std::int64_t next_offset = ring.offset_of(tile - 1, ring.fetch_page(tile - 1));
+    std::int64_t place = ring.place_of(tile, ring.fetch_page(tile));
+    std::int64_t next_place = ring.place_of(tile - 1, ring.fetch_page(tile - 1));
     int page = ring.fetch_page(tile - 2);
     __syncthreads();  // SYNC: rows are visible
     load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, s_rows, s_q);
     T* const s_rel = reinterpret_cast<T*>(smem + Shape::kExtraAt);
     if (p.bias.route == Route::kFused) load_rel_rows<T, Shape::kThreads>(p, s_rows, Shape::kTileRows, s_rel);
     cp_async_commit();
-    ring.load(0, false, offset, tile >= s_work.work.tile_begin);
-    ring.load(1, true, offset, tile >= s_work.work.tile_begin);
-    ring.load(2, false, next_offset, tile - 1 >= s_work.work.tile_begin);
+    ring.load(0, false, place, tile >= s_work.work.tile_begin);
+    ring.load(1, true, place, tile >= s_work.work.tile_begin);
+    ring.load(2, false, next_place, tile - 1 >= s_work.work.tile_begin);
 
     // The counter's latency hides behind the copies.
     if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
 
     const BiasView<T> bias{
-        p.bias,  s_rows, s_rel, reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
-        nullptr, 0,      0,     nullptr};
+        p.bias,
+        s_rows,
+        s_rel,
+        reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
+        false,
+        nullptr,
+        0,
+        nullptr};
     float out[1][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kDimBlocks * 4; ++i) out[0][i / 4][i % 4] = 0.0f;
@@ -194,7 +199,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
       float score[1][Shape::kKeyBlocks][4];
       cp_async_wait<Shape::kSlots - 2>();
       __syncwarp();  // SYNC: K of this tile is here; slot position ^ 3 (V of the tile before) has been read
-      ring.load(position ^ 3, true, next_offset, tile - 1 >= s_work.work.tile_begin);
+      ring.load(position ^ 3, true, next_place, tile - 1 >= s_work.work.tile_begin);
       if (some_visible) {
         const std::uint32_t k_lane =
             opaque(s_ring + position * Shape::kSlotBytes + tile_offset_bytes(across.row, across.col / 8, Shape::kHeadDim));
@@ -210,11 +215,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
         if (needs_mask(s_work, keys)) mask_scores(score[0], s_rows, 0, keys.begin);
         online_softmax(score, out, state, 1.0f);
       }
-      next_offset = ring.offset_of(tile - 2, page);
+      next_place = ring.place_of(tile - 2, page);
       page = ring.fetch_page(tile - 3);
       cp_async_wait<Shape::kSlots - 2>();
       __syncwarp();  // SYNC: V of this tile is here; K of this tile has been read
-      ring.load(position, false, next_offset, tile - 2 >= s_work.work.tile_begin);
+      ring.load(position, false, next_place, tile - 2 >= s_work.work.tile_begin);
       if (some_visible) {
         const std::uint32_t v_lane =
             opaque(s_ring + (position ^ 1) * Shape::kSlotBytes + tile_offset_bytes(down.row, down.col / 8, Shape::kHeadDim));

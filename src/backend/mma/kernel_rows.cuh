@@ -6,12 +6,13 @@
 // SHARED MEMORY (bytes for head_dim 128)
 //   q        [kTileRows][kHeadDim] T, swizzled            32 K   also stages the output rows of the warp that owns them
 //   k, v     [kTileKeys][kHeadDim] T, swizzled, one each  16 K + 16 K
-//   offsets  [2 tiles][K, V][kTileKeys] int64              2 K   element offsets of key rows, kNoRow = zeros
+//   places   [2 tiles][K, V][kTileKeys] int64              2 K   where key rows live (gpu/page_loader.cuh)
 //   rows     [kTileRows] RowInfo                           4 K
+//   state    [kRowBlocks][max, sum][kThreads] float2       4 K   softmax state between tiles
 //   extra    fused: rel rows [kTileRows][rel_steps * 16] T and a bias window; sheared: a bias window, or rectangles
 //
 // BARRIERS: two __syncthreads a tile. The first makes K(t) visible and frees the V buffer, the second makes V(t) and the
-// offsets of tile t+1 visible and frees the K buffer and the bias window; so V(t) arrives behind Q K^T, and K(t+1) behind
+// places of tile t+1 visible and frees the K buffer and the bias window; so V(t) arrives behind Q K^T, and K(t+1) behind
 // softmax and P V.
 #pragma once
 
@@ -36,8 +37,8 @@ struct TileLoader {
 
   const AttentionParams& p;
   const Item& item;
-  std::int64_t (*s_offsets)[2][Shape::kTileKeys];  // [tile parity][K, V][key]
-  int page;                                        // of this thread's key in the tile to be published next
+  std::int64_t (*s_places)[2][Shape::kTileKeys];  // [tile parity][K, V][key]
+  int page;                                       // of this thread's key in the tile to be published next
 
   // Thread i looks up key i % kTileKeys, for K (i < kTileKeys) or V.
   __device__ __forceinline__ int key_of(int tile) const {
@@ -48,22 +49,21 @@ struct TileLoader {
                ? key_page(p.batch, item, key_of(tile))
                : kNoPage;
   }
-  __device__ __forceinline__ void publish_offsets(int tile) {
+  __device__ __forceinline__ void publish_places(int tile) {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= 2 * Shape::kTileKeys) return;
     const bool is_v = thread >= Shape::kTileKeys;
-    s_offsets[tile & 1][is_v][thread % Shape::kTileKeys] =
-        row_offset(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
+    s_places[tile & 1][is_v][thread % Shape::kTileKeys] =
+        row_place(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
   }
   __device__ __forceinline__ void copy(int tile, bool is_v, std::uint32_t s_tile) const {
     const PagedTensor& tensor = is_v ? p.v : p.k;
     const int thread = static_cast<int>(opaque(threadIdx.x)), chunk = thread % kChunks, first_row = thread / kChunks;
-    const T* base = static_cast<const T*>(tensor.data) + chunk * kChunkElems;
+    const char* column = static_cast<const char*>(tensor.data) + chunk * kChunkBytes;
     const bool chunk_exists = chunk * kChunkElems < p.head_dim;
     const auto copy_row = [&](int row, bool aligned) {
-      const std::int64_t offset = s_offsets[tile & 1][is_v][row];
-      const bool valid = chunk_exists && offset != kNoRow;
-      load_chunk(s_tile + tile_offset_bytes(row, chunk, Shape::kHeadDim), base + (valid ? offset : 0), valid, aligned);
+      load_key_chunk(s_tile + tile_offset_bytes(row, chunk, Shape::kHeadDim), column, s_places[tile & 1][is_v][row],
+                     chunk_exists, aligned);
     };
     if (tensor.aligned) {
 #pragma unroll 4
@@ -81,10 +81,11 @@ __device__ __forceinline__ void copy_bias_window(const AttentionParams& p, const
                                                  int tile) {
   const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
   if (!needs_bias(item, keys)) return;
-  if (bias.s_proj != nullptr)
-    copy_proj_window<T, Shape::kThreads>(p.bias, bias.first_pos, keys.begin, Shape::kTileKeys,
+  if (!bias.windowed) return;
+  if (p.bias.route == Route::kFused) {
+    copy_proj_window<T, Shape::kThreads>(p.bias, bias.s_rows[0].q_pos, keys.begin, Shape::kTileKeys,
                                          Shape::kTileKeys + item.tokens.size() - 1, bias.proj_rows, bias.s_proj);
-  if (bias.s_logits != nullptr) {
+  } else {
     const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
     copy_logits_window<16 * Shape::kRowBlocks>(p.bias, bias.s_rows, keys.begin, Shape::kTileKeys, bias.s_logits, [=](int line) {
       return warp_row + line / 16 * Shape::kRowBlockStride + line % 16;
@@ -95,18 +96,18 @@ __device__ __forceinline__ void copy_bias_window(const AttentionParams& p, const
 // Where the bias of the item in shared memory is made from.
 template <class T, class Shape>
 __device__ __forceinline__ BiasView<T> make_bias_view(const AttentionParams& p, const RowInfo* s_rows, unsigned char* s_extra) {
-  BiasView<T> view{p.bias, s_rows, nullptr, nullptr, nullptr, Shape::kWindowRows, s_rows[0].q_pos, nullptr};
-  if (p.bias.route == Route::kFused) {
-    T* s_rel = reinterpret_cast<T*>(s_extra);
-    view.s_rel = s_rel;
-    if (p.bias.rel_steps <= kMaxWindowSteps) view.s_proj = s_rel + Shape::kTileRows * p.bias.rel_steps * kRelStep;
-  } else if (p.bias.route == Route::kSheared && p.bias.logits_dtype != DType::kFloat32) {
-    view.s_logits = reinterpret_cast<std::uint16_t*>(s_extra);
-  } else if (p.bias.route == Route::kSheared) {
-    view.s_rectangle =
-        reinterpret_cast<float*>(s_extra) + static_cast<int>(threadIdx.x) / 32 * rectangle_elems(Shape::kBiasKeys);
-  }
-  return view;
+  T* s_rel = reinterpret_cast<T*>(s_extra);
+  const bool windowed = p.bias.route == Route::kFused
+                            ? p.bias.rel_steps <= kMaxWindowSteps
+                            : p.bias.route == Route::kSheared && p.bias.logits_dtype != DType::kFloat32;
+  return {p.bias,
+          s_rows,
+          s_rel,
+          reinterpret_cast<float*>(s_extra) + static_cast<int>(threadIdx.x) / 32 * rectangle_elems(Shape::kBiasKeys),
+          windowed,
+          s_rel + Shape::kTileRows * p.bias.rel_steps * kRelStep,
+          Shape::kWindowRows,
+          reinterpret_cast<std::uint16_t*>(s_extra)};
 }
 
 // S += Q K^T of one warp: kRowBlocks blocks of 16 rows, all keys of the tile.
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
   __shared__ int s_index, s_n_items;
   alignas(Item) __shared__ unsigned char work_bytes[sizeof(Item)];  // Item's members have initialisers
   Item& s_work = *reinterpret_cast<Item*>(work_bytes);
-  auto* const s_offsets = reinterpret_cast<std::int64_t(*)[2][Shape::kTileKeys]>(smem + Shape::kOffsetsAt);
+  auto* const s_places = reinterpret_cast<std::int64_t(*)[2][Shape::kTileKeys]>(smem + Shape::kPlacesAt);
   auto* const s_rows = reinterpret_cast<RowInfo*>(smem + Shape::kRowsAt);
   const std::uint32_t s_q = smem_address(smem), s_k = s_q + Shape::kKeysAt, s_v = s_q + Shape::kValuesAt;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
@@ -233,11 +234,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
     __syncthreads();  // SYNC: the item is there; everybody has read s_index
     for (int row = thread; row < Shape::kTileRows; row += Shape::kThreads) s_rows[row] = make_row_info(p, s_work, row);
     int tile = s_work.work.tile_end - 1;
-    TileLoader<T, Shape> loader{p, s_work, s_offsets, kNoPage};
+    TileLoader<T, Shape> loader{p, s_work, s_places, kNoPage};
     loader.fetch_page(tile);
-    loader.publish_offsets(tile);
+    loader.publish_places(tile);
     loader.fetch_page(tile - 1);
-    __syncthreads();  // SYNC: rows and the first offsets are visible
+    __syncthreads();  // SYNC: rows and the first places are visible
     load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, s_rows, s_q);
     // Made anew where it is used: kept, it would cost the main loop registers.
     const auto bias = [&] { return make_bias_view<T, Shape>(p, s_rows, smem + Shape::kExtraAt); };
@@ -254,8 +255,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
 #pragma unroll
     for (int i = 0; i < Shape::kRowBlocks * Shape::kDimBlocks * 4; ++i)
       out[i / 4 / Shape::kDimBlocks][i / 4 % Shape::kDimBlocks][i % 4] = 0.0f;
-    SoftmaxState<Shape::kRowBlocks> state;
-    state.clear();
+    const StoredSoftmaxState<Shape::kRowBlocks, Shape::kThreads> stored{reinterpret_cast<float2*>(smem + Shape::kStateAt)};
+    {
+      SoftmaxState<Shape::kRowBlocks> empty;
+      empty.clear();
+      stored.store(empty);
+    }
 
 #pragma unroll 1
     for (; tile >= s_work.work.tile_begin; --tile) {
@@ -264,7 +269,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       __syncthreads();  // SYNC: K(t) is here; V(t + 1) has been read
       loader.copy(tile, true, s_v);
       cp_async_commit();
-      loader.publish_offsets(tile - 1);
+      loader.publish_places(tile - 1);
       loader.fetch_page(tile - 2);
       const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
       const bool with_bias = needs_bias(s_work, keys);
@@ -273,7 +278,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       multiply_qk<T, Shape>(score, s_q + warp_row * Shape::kHeadDim * 2, s_k);
 
       cp_async_wait<0>();
-      __syncthreads();  // SYNC: V(t) and the offsets of the next tile are here; K(t) has been read
+      __syncthreads();  // SYNC: V(t) and the places of the next tile are here; K(t) has been read
       if (tile > s_work.work.tile_begin) {
         loader.copy(tile - 1, false, s_k);
         copy_bias_window<T, Shape>(p, s_work, bias(), tile - 1);
@@ -288,11 +293,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       if (needs_mask(s_work, keys))
         static_for<Shape::kRowBlocks>(
             [&](auto r) { mask_scores(score[r], s_rows, warp_row + r * Shape::kRowBlockStride, keys.begin); });
+      SoftmaxState<Shape::kRowBlocks> state = stored.load();
       online_softmax(score, out, state, scale);
+      stored.store(state);
       multiply_pv<T, Shape>(out, score, s_v);
     }
     cp_async_wait<0>();
 
+    const SoftmaxState<Shape::kRowBlocks> state = stored.load();
     static_for<Shape::kRowBlocks>([&](auto r) {
       const int first_row = warp_row + r * Shape::kRowBlockStride;
       if (first_row < s_work.work.n_rows)

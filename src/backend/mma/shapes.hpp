@@ -24,9 +24,10 @@ struct RowsShape {
 
   static constexpr int kKeysAt = kTileRows * kDim * 2;
   static constexpr int kValuesAt = kKeysAt + kTileKeys * kDim * 2;
-  static constexpr int kOffsetsAt = kValuesAt + kTileKeys * kDim * 2;
-  static constexpr int kRowsAt = kOffsetsAt + 2 * 2 * kTileKeys * 8;
-  static constexpr int kExtraAt = kRowsAt + kTileRows * 32;
+  static constexpr int kPlacesAt = kValuesAt + kTileKeys * kDim * 2;
+  static constexpr int kRowsAt = kPlacesAt + 2 * 2 * kTileKeys * 8;
+  static constexpr int kStateAt = kRowsAt + kTileRows * 32;
+  static constexpr int kExtraAt = kStateAt + kRowBlocks * 2 * kThreads * 8;
 };
 
 // Few rows: 4 warps share 16 rows and split the keys of a tile.
