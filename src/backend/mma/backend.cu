@@ -4,6 +4,7 @@
 #include "backend/mma/instances.hpp"
 #include "backend/mma/mma.hpp"
 #include "backend/mma/policy.hpp"
+#include "backend/mma/shapes.hpp"
 #include "gpu/params.hpp"
 #include "gpu/rel_proj.hpp"
 #include "gpu/schedule.hpp"
@@ -13,9 +14,9 @@ namespace {
 
 constexpr std::string_view kPackedProjEntry = "packed_rel_proj";
 
-LaunchKernel choose_kernel(const Problem& problem) {
+LaunchKernel choose_kernel(const Problem& problem, const Policy& policy) {
   const bool bf16 = problem.dtype == DType::kBFloat16;
-  if (uses_keys_kernel(problem)) return bf16 ? keys_bf16_d128 : keys_fp16_d128;
+  if (policy.tile_rows == KeysShape<128>::kTileRows) return bf16 ? keys_bf16_d128 : keys_fp16_d128;
   switch (padded_head_dim(problem)) {
     case 64: return bf16 ? rows_bf16_d64 : rows_fp16_d64;
     case 128: return bf16 ? rows_bf16_d128 : rows_fp16_d128;
@@ -39,7 +40,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
     params.bias.packed_proj = packed;
   }
   const std::int64_t n_workers = min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items);
-  return choose_kernel(problem)(params, {static_cast<int>(n_workers), problem.d_rel, stream});
+  return choose_kernel(problem, plan.policy)(params, {static_cast<int>(n_workers), problem.d_rel, stream});
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ Route choose_route(const Problem& problem, const Options& options) {
   if (options.route == "score_mod") return Route::kScoreMod;
   if (options.route == "sheared") return Route::kSheared;
   // EVIDENCE (H200, 2026-11-30): few rows, 32 x 8K, 64/8 heads: score_mod 310 us, sheared 360 us. Many rows: see README.md.
-  return uses_keys_kernel(problem) || size_of(problem.rel_logits_dtype) == 4 ? Route::kScoreMod : Route::kSheared;
+  return uses_keys_kernel(problem, options) || size_of(problem.rel_logits_dtype) == 4 ? Route::kScoreMod : Route::kSheared;
 }
 
 // Parts to aim at. Few units: one wave of workers. Many: several parts a worker, because a unit's length is a multiple of
@@ -36,7 +36,7 @@ int choose_target_parts(const Problem& problem, const Policy& policy) {
 int padded_head_dim(const Problem& problem) {
   switch (problem.head_dim) {
     case 32:
-    case 64: return uses_keys_kernel(problem) ? 128 : 64;
+    case 64: return 64;
     case 96:
     case 128: return 128;
     case 192:
@@ -45,8 +45,9 @@ int padded_head_dim(const Problem& problem) {
   }
 }
 
-bool uses_keys_kernel(const Problem& problem) {
-  return problem.head_dim <= 128 && problem.max_seqlen_q * problem.group() <= KeysShape<128>::kTileRows;
+bool uses_keys_kernel(const Problem& problem, const Options& options) {
+  return !options.deterministic && problem.head_dim <= 128 &&
+         problem.max_seqlen_q * problem.group() <= KeysShape<128>::kTileRows;
 }
 
 std::string supports(const Problem& p, const Device& device, const Options&) {
@@ -66,7 +67,7 @@ std::string supports(const Problem& p, const Device& device, const Options&) {
 
 Policy choose_policy(const Problem& problem, const Device& device, const Options& options) {
   Policy policy;
-  if (uses_keys_kernel(problem)) {
+  if (uses_keys_kernel(problem, options)) {
     policy.name = "keys_16x64";
     policy.tile_rows = KeysShape<128>::kTileRows;
     policy.tile_keys = KeysShape<128>::kTileKeys;

@@ -76,6 +76,19 @@ TEST(MmaPolicy, FewRowsGoToTheKeysKernel) {
   EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "rows_64x32");
 }
 
+// The bound of q_len belongs to the batch: with `deterministic` it must not choose the kernel.
+TEST(MmaPolicy, DeterministicTilesDoNotDependOnTheBatch) {
+  Options options;
+  options.deterministic = true;
+  Problem p = layer();
+  const Policy prefill = choose_policy(p, gpu(9, 0), options);
+  p.max_seqlen_q = 1;
+  const Policy decode = choose_policy(p, gpu(9, 0), options);
+  EXPECT_EQ(decode.tile_rows, prefill.tile_rows);
+  EXPECT_EQ(decode.tile_keys, prefill.tile_keys);
+  EXPECT_EQ(decode.fixed_tiles_per_part, prefill.fixed_tiles_per_part);
+}
+
 TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
   for (const int head_dim : {64, 128, 256})
     for (const int q_len : {1, 100}) {
@@ -83,7 +96,7 @@ TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
       p.head_dim = head_dim;
       p.max_seqlen_q = q_len;
       const Policy policy = choose_policy(p, gpu(9, 0), {});
-      if (uses_keys_kernel(p)) {
+      if (uses_keys_kernel(p, {})) {
         EXPECT_EQ(policy.tile_rows, KeysShape<128>::kTileRows);
         EXPECT_EQ(policy.tile_keys, KeysShape<128>::kTileKeys);
       } else if (head_dim == 256) {
