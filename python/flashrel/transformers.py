@@ -83,7 +83,7 @@ def _mask(
     device: Any = None,
     **_: Any,
 ) -> torch.Tensor | None:
-    """The mask that _forward gets: None, or the 2D padding mask cut to this layer's keys. Causality and window are not in it."""
+    """The mask that _forward gets: None, or the 2D padding mask cut to this layer's keys. No causality, no window in it."""
     if q_length > 1 and mask_function is not None:
         # Packed rows hide neighbours from each other; nothing else does that.
         q_pos = torch.arange(1, q_length, device=device) + q_offset

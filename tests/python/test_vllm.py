@@ -177,11 +177,14 @@ def test_attention_of_vllms_layer(monkeypatch, layout, is_local, level):
     assert (output[n_tokens:] == 7).all(), "rows past num_actual_tokens were written"
 
 
+two_streams = pytest.mark.skipif(DEVICE == "cpu", reason="vLLM's path for many tokens needs CUDA streams")
+
+
 @needs_vllm
-@pytest.mark.parametrize("n_tokens", [5, pytest.param(200, marks=pytest.mark.skipif(DEVICE == "cpu", reason="needs CUDA streams"))])
+@pytest.mark.parametrize("n_tokens", [5, pytest.param(200, marks=two_streams)])
 @pytest.mark.parametrize("is_local", [False, True])
 def test_preparation_keeps_everything_but_the_projection(monkeypatch, is_local, n_tokens):
-    """vLLM's fused_qkvr_prep beside the plugin's: the same q and caches bit for bit, and r, proj, tau that make its rel_logits."""
+    """vLLM's fused_qkvr_prep beside the plugin's: q and caches bit for bit, and r, proj, tau that make its rel_logits."""
     pytest.importorskip("triton")
     monkeypatch.setenv("FLASHREL", "1")
     plugin.register()
