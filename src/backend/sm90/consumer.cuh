@@ -92,7 +92,7 @@ class Consumer {
   __device__ __forceinline__ void join_step() {
     issue_products<kBias>();
     mask();
-    const SoftmaxRows<T> previous = softmax_;
+    const SoftmaxRows previous = softmax_;
     softmax_.update<true, true>(s_, p_.scale_log2);
     gpu::wgmma_wait<0>();
     release_v();
@@ -184,10 +184,10 @@ class Consumer {
     for (int i = 0; i < kHeadDim / 16; ++i) gpu::ldmatrix_x4(q_[i], q + q_offset_bytes(row, i / 4, i % 4 * 2 + lane_ / 16));
   }
 
-  __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows<T>& rows) {
+  __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows& rows) {
     const int ring = job_idx % kJobRing;
-    write_rows<T>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.lost_a, rows.max_a, p_.scale),
-                  finish_row(row_b_, rows.sum_b, rows.lost_b, rows.max_b, p_.scale), lane_);
+    write_rows<T>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.max_a, p_.scale),
+                  finish_row(row_b_, rows.sum_b, rows.max_b, p_.scale), lane_);
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
   }
@@ -237,7 +237,7 @@ class Consumer {
   float o_[64];                // output, not yet divided by the row sums
   std::uint32_t p_ops_[8][4];  // probabilities of the tile before, as A operands
   std::uint32_t q_[8][4];      // Q as A operands
-  SoftmaxRows<T> softmax_;
+  SoftmaxRows softmax_;
   std::conditional_t<kBias, BiasSlice<T, kBias ? kGroup : 16>, NoBias> bias_;
 
   std::uint32_t k_count_ = 0, v_count_ = 0, job_count_ = 0;  // used so far; stage = n % size, phase = n / size & 1

@@ -16,11 +16,10 @@ struct RowResult {
   float lse;
 };
 
-// `lost`: SoftmaxRows.
-__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float lost, float max, float softmax_scale) {
+__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float max, float softmax_scale) {
   const float sum = quad_sum(lane_sum);
   const bool empty = sum == 0.0f;
-  return {row, empty ? 0.0f : 1.0f / (sum - lost), empty ? kEmptyLse : max * softmax_scale + __logf(sum)};
+  return {row, empty ? 0.0f : 1.0f / sum, empty ? kEmptyLse : max * softmax_scale + __logf(sum)};
 }
 
 // The four lanes of a row hold columns 8 b + 2 c + {0, 1} of block b (c = lane % 4); after the exchange lane c holds the eight

@@ -39,26 +39,15 @@ __device__ __forceinline__ void mask_scores(float (&s)[64], RowKeys a, RowKeys b
     }
 }
 
-// What a probability loses when it is rounded to the type in which PV reads it.
-template <class T>
-__device__ __forceinline__ float rounding_loss(float p) {
-  return p - gpu::to_float(gpu::from_float<T>(p));
-}
-
-template <class T>
 struct SoftmaxRows {
-  static constexpr float kSlack = 8;  // log2: the reference may lag behind the true maximum by a factor of 256
-
-  float max_a = 0, max_b = 0;  // reference of the exponent; -inf while a row has seen nothing
-  float sum_a = 0, sum_b = 0;  // this lane's columns only; the rows' sums are quad_sum of them
-  // Rounding loss of the largest probability of each tile that rose above the reference. With a lagging reference the
-  // probability of a dominant key is no power of two; taking its loss out of the divisor too makes its row come out exact.
-  float lost_a = 0, lost_b = 0;
+  // The exponent's reference is the true maximum so far: a dominant key then has probability 1, which no rounding hurts.
+  float max_a = 0, max_b = 0;    // -inf while a row has seen nothing
+  float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
   float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by, if `grew`
   bool grew = false;             // in any row of the warp
 
-  // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMasked: a row may have seen
-  // nothing so far, then its reference is -inf and its probabilities are 0.
+  // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMasked: a row may see
+  // nothing in this tile; its probabilities are 0 then, even while its reference is still -inf.
   template <bool kFirst, bool kMasked>
   __device__ __forceinline__ void update(float (&s)[64], float scale_log2) {
     float a = s[0], b = s[2];
@@ -70,14 +59,13 @@ struct SoftmaxRows {
     a = quad_max(a), b = quad_max(b);
     if constexpr (kFirst) {
       max_a = a, max_b = b;
-      lost_a = lost_b = 0.0f;
     } else {
       follow(a, b, scale_log2);
     }
     float shift_a = max_a * scale_log2, shift_b = max_b * scale_log2;
     if constexpr (kMasked) {
       shift_a = a == kEmptyLse ? 0.0f : shift_a;
-      shift_b = b == kEmptyLse ? 0.f : shift_b;
+      shift_b = b == kEmptyLse ? 0.0f : shift_b;
     }
 #pragma unroll
     for (int i = 0; i < 64; i += 4) {
@@ -97,21 +85,16 @@ struct SoftmaxRows {
   }
 
  private:
-  // `top_a`, `top_b`: the rows' maxima in this tile. Rare once a row has seen a few tiles, hence one vote for all of it.
+  // `top_a`, `top_b`: the rows' maxima in this tile. They seldom rise once a row has seen a few tiles.
   __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
-    grew = false;
-    if (!__any_sync(~0u, (top_a > max_a) | (top_b > max_b))) return;
-    const float old_a = max_a, old_b = max_b;
-    const bool grew_a = (top_a - old_a) * scale_log2 > kSlack, grew_b = (top_b - old_b) * scale_log2 > kSlack;
-    grew = __any_sync(~0u, grew_a | grew_b);
-    if (grew_a) max_a = top_a;
-    if (grew_b) max_b = top_b;
-    keep_a = grew_a ? exp2_approx((old_a - top_a) * scale_log2) : 1.0f;
-    keep_b = grew_b ? exp2_approx((old_b - top_b) * scale_log2) : 1.0f;
+    const bool rose_a = top_a > max_a, rose_b = top_b > max_b;
+    grew = __any_sync(~0u, rose_a | rose_b);
+    if (!grew) return;
+    keep_a = rose_a ? exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
+    keep_b = rose_b ? exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
+    if (rose_a) max_a = top_a;
+    if (rose_b) max_b = top_b;
     sum_a *= keep_a, sum_b *= keep_b;
-    lost_a *= keep_a, lost_b *= keep_b;
-    if (top_a > max_a) lost_a += rounding_loss<T>(exp2_approx(top_a * scale_log2 - max_a * scale_log2));
-    if (top_b > max_b) lost_b += rounding_loss<T>(exp2_approx(top_b * scale_log2 - max_b * scale_log2));
   }
 };
 
