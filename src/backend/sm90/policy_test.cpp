@@ -122,6 +122,16 @@ TEST(Sm90Supports, SingletonDimensionsMayHaveAnyStride) {
   EXPECT_EQ(supports(p, h200(), {}), "");
 }
 
+// Else a short sequence would change its backend, and so its bits, with the length of a neighbour.
+TEST(Sm90Supports, DeterministicCallsAreServedWhateverTheirLength) {
+  Problem p = prefill();
+  p.max_seqlen_q = 1;
+  Options options;
+  EXPECT_NE(supports(p, h200(), options), "");
+  options.deterministic = true;
+  EXPECT_EQ(supports(p, h200(), options), "");
+}
+
 TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {
   const auto target = [](std::int64_t q, std::int64_t kv, int heads, int kv_heads) {
     Problem p = prefill();

@@ -61,7 +61,7 @@ std::string check_fused(const Problem& p) {
 
 }  // namespace
 
-std::string supports(const Problem& p, const Device& device, const Options&) {
+std::string supports(const Problem& p, const Device& device, const Options& options) {
   if (device.capability() != 90)
     return refusal(
         "device",
@@ -74,7 +74,8 @@ std::string supports(const Problem& p, const Device& device, const Options&) {
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p); !reason.empty()) return reason;
   if (kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
-  if (p.max_seqlen_q * p.group() < kMinRows)
+  // A deterministic result must not change its backend with the length of a neighbour.
+  if (!options.deterministic && p.max_seqlen_q * p.group() < kMinRows)
     return refusal("max_seqlen_q", p.max_seqlen_q,
                    "at least " + std::to_string(kMinRows / p.group()) + " with this group (shorter queries are decode)");
   if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
