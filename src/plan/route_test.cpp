@@ -17,6 +17,7 @@ Problem plain_problem(MemoryKind memory) {
   p.memory = memory;
   p.n_seqs = 1, p.n_tokens = 16, p.n_q_heads = 8, p.n_kv_heads = 1, p.head_dim = 128, p.page_size = 64;
   p.max_pages = p.n_pages = 4, p.max_seqlen_q = 16, p.max_seqlen_k = 256;
+  p.softmax_scale = 1.0 / 128;
   p.visible = visible_distances(true, -1, -1);
   Strides& s = p.strides;
   s.q_head = s.out_head = 128, s.q_token = s.out_token = 8 * 128;

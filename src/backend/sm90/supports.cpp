@@ -74,8 +74,9 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p); !reason.empty()) return reason;
   if (kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
-  // A deterministic result must not change its backend with the length of a neighbour.
-  if (!options.deterministic && p.max_seqlen_q * p.group() < kMinRows)
+  // Short queries are served, but slower than mma serves them; so only `auto` turns them away, and not from a deterministic
+  // call, whose result must not change its backend with the length of a neighbour.
+  if (options.backend == "auto" && !options.deterministic && p.max_seqlen_q * p.group() < kMinRows)
     return refusal("max_seqlen_q", p.max_seqlen_q,
                    "at least " + std::to_string(kMinRows / p.group()) + " with this group (shorter queries are decode)");
   if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
