@@ -33,7 +33,9 @@ constexpr const char* name_of(Route route) {
 }
 
 // bfloat16 is the upper half of a float32.
-FLASHREL_HD constexpr float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+FLASHREL_HD constexpr float bf16_to_float(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 // Round to nearest, ties to even; NaN stays NaN.
 FLASHREL_HD constexpr std::uint16_t float_to_bf16(float value) {

@@ -170,14 +170,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
     if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
 
     const BiasView<T> bias{
-        p.bias,
-        s_rows,
-        s_rel,
-        reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
-        false,
-        nullptr,
-        0,
-        nullptr};
+        p.bias, s_rows,  s_rel, reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
+        false,  nullptr, 0,     nullptr};
     float out[1][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kDimBlocks * 4; ++i) out[0][i / 4][i % 4] = 0.0f;
