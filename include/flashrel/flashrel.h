@@ -135,7 +135,7 @@ typedef struct flashrel_attention_args {
 /* Fills the defaults: no tensors, causal, no window, softmax_scale NaN (the caller must set it), bounds -1, the rest 0. */
 FLASHREL_API void flashrel_attention_args_init(flashrel_attention_args* args);
 
-/* Workspace of the call, in bytes. Depends on shapes, bounds and options only, never on device memory. */
+/* Workspace of the call, in bytes. Depends on shapes, strides, alignment, bounds and options, never on device memory. */
 FLASHREL_API flashrel_code flashrel_attention_workspace(const flashrel_attention_args* args, size_t* bytes);
 
 /* Runs the operator. `workspace` lives in args->memory, is 256-byte aligned, and its contents do not matter; it may be

@@ -57,7 +57,7 @@ Status check_tensor(const char* name, const flashrel_tensor& t, std::initializer
 
 Status check_contiguous_rows(const char* name, const flashrel_tensor& t) {
   const int last = t.rank - 1;
-  if (t.shape[last] <= 1 || t.stride[last] == 1) return {};
+  if (t.shape[last] <= 1 || t.stride[last] == 1 || !has_elements(t)) return {};
   return invalid(std::string(name) + ": got stride " + std::to_string(t.stride[last]) + " in the last dimension, expected 1");
 }
 

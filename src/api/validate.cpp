@@ -185,6 +185,12 @@ Strides read_strides(const Args& a) {
   return s;
 }
 
+int common_alignment(std::initializer_list<const void*> addresses) {
+  std::uintptr_t bits = 16;
+  for (const void* address : addresses) bits |= reinterpret_cast<std::uintptr_t>(address);
+  return static_cast<int>(bits & (~bits + 1));  // lowest bit that is set
+}
+
 Tensors read_pointers(const Args& a) {
   Tensors t;
   t.q = a.q.data, t.k_cache = a.k_cache.data, t.v_cache = a.v_cache.data;
@@ -207,6 +213,7 @@ Status validate(const Args& args, Call& call) {
   FLASHREL_RETURN_IF_ERROR(read_bias_tensors(args, call.problem));
   FLASHREL_RETURN_IF_ERROR(check_no_overlap(args));
   call.problem.strides = read_strides(args);
+  call.problem.input_alignment = common_alignment({args.q.data, args.k_cache.data, args.v_cache.data, args.rel.data});
   call.tensors = read_pointers(args);
   return {};
 }

@@ -1,4 +1,4 @@
-// Problem: everything about one call except its pointers. Made by api/validate, read by plan and the backends.
+// Problem: everything about one call except its pointers (of them it keeps only how they are aligned). Made by api/validate, read by plan and the backends.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,7 @@ struct Problem {
   std::int64_t rel_zero = 0;
 
   Strides strides;
+  int input_alignment = 16;  // bytes: the largest power of two up to 16 that divides the addresses of q, K, V and rel
 
   int group() const { return n_q_heads / n_kv_heads; }
   bool operator==(const Problem&) const = default;

@@ -84,6 +84,7 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
       {"n_q_heads / n_kv_heads: got 3,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_q_heads = 24; }},
       {"d_rel: got 17,", [](Problem& p) { p.d_rel = 17; }},
       {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = kMaxExtent + 1; }},
+      {"q, k_cache, v_cache, rel: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
       {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
       {"rel_zero: got -1073741824,", [](Problem& p) { p.rel_zero = -kMaxLength; }},
       {"max_seqlen_q: got 7, sm90 needs at least 8", [](Problem& p) { p.max_seqlen_q = 7; }},

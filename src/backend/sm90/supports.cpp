@@ -25,6 +25,8 @@ struct Stride {
 std::string check_strides(const Problem& p) {
   const Strides& s = p.strides;
   const bool fused = p.bias == BiasMode::kFused;
+  if (p.input_alignment < 16)
+    return refusal("q, k_cache, v_cache, rel", "an address aligned to " + std::to_string(p.input_alignment) + " bytes", "16");
   const std::initializer_list<Stride> strides = {
       {"q stride of a token", p.n_tokens, s.q_token},
       {"q stride of a head", p.n_q_heads, s.q_head},
