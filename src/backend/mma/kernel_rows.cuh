@@ -220,8 +220,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
   auto* const s_places = reinterpret_cast<std::int64_t(*)[2][Shape::kTileKeys]>(smem + Shape::kPlacesAt);
   auto* const s_rows = reinterpret_cast<RowInfo*>(smem + Shape::kRowsAt);
   const std::uint32_t s_q = smem_address(smem), s_k = s_q + Shape::kKeysAt, s_v = s_q + Shape::kValuesAt;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
-  const int warp_row = warp * 16;  // first row of the warp's block 0; block r is kRowBlockStride rows further
+  const int thread = static_cast<int>(threadIdx.x);
+  // First row of the warp's block 0; block r is kRowBlockStride rows further.
+  const auto warp_row = [] { return static_cast<int>(opaque(threadIdx.x)) / 32 * 16; };
   if (thread == 0) {
     s_n_items = p.work.header->n_items;
     s_index = atomicAdd(&p.work.header->next_item, 1);
@@ -274,8 +275,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
       const bool with_bias = needs_bias(s_work, keys);
       static_for<Shape::kRowBlocks>(
-          [&](auto r) { init_scores(score[r], bias(), warp_row + r * Shape::kRowBlockStride, keys.begin, with_bias); });
-      multiply_qk<T, Shape>(score, s_q + warp_row * Shape::kHeadDim * 2, s_k);
+          [&](auto r) { init_scores(score[r], bias(), warp_row() + r * Shape::kRowBlockStride, keys.begin, with_bias); });
+      multiply_qk<T, Shape>(score, s_q + warp_row() * Shape::kHeadDim * 2, s_k);
 
       cp_async_wait<0>();
       __syncthreads();  // SYNC: V(t) and the places of the next tile are here; K(t) has been read
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
       }
       if (needs_mask(s_work, keys))
         static_for<Shape::kRowBlocks>(
-            [&](auto r) { mask_scores(score[r], s_rows, warp_row + r * Shape::kRowBlockStride, keys.begin); });
+            [&](auto r) { mask_scores(score[r], s_rows, warp_row() + r * Shape::kRowBlockStride, keys.begin); });
       SoftmaxState<Shape::kRowBlocks> state = stored.load();
       online_softmax(score, out, state, scale);
       stored.store(state);
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
 
     const SoftmaxState<Shape::kRowBlocks> state = stored.load();
     static_for<Shape::kRowBlocks>([&](auto r) {
-      const int first_row = warp_row + r * Shape::kRowBlockStride;
+      const int first_row = warp_row() + r * Shape::kRowBlockStride;
       if (first_row < s_work.work.n_rows)
         store_row_block<T, Shape>(p, s_work, s_rows, first_row, out[r], state.max_log2[r], state.sum[r],
                                   smem + first_row * Shape::kHeadDim * 2);
