@@ -1,4 +1,5 @@
-// Problem: everything about one call except its pointers (of them it keeps only how they are aligned). Made by api/validate, read by plan and the backends.
+// Problem: everything about one call except its pointers (of them it keeps only how they are aligned).
+// Made by api/validate, read by plan and the backends.
 #pragma once
 
 #include <cstdint>
