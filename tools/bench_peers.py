@@ -4,8 +4,8 @@
     tools/bench_peers.py --lib build/libflashrel.so                      # all cases
     tools/bench_peers.py --lib build/libflashrel.so --cases global --backends sm90 --peers cudnn
 
-Peers: cudnn = SDPA by cuDNN without bias (a contender only where causal attention is square and unwindowed), flex =
-FlexAttention with the bias gathered by its score_mod from rel_logits (their production is timed as a line of its own).
+Peers: cudnn, flash = SDPA by cuDNN and by FLASH_ATTENTION without bias (contenders only where causal attention is square
+and unwindowed), flex = FlexAttention with the bias gathered by its score_mod from rel_logits (their production is timed as a line of its own).
 burst = one launch after 25 ms of idle; sustained = back to back, second half counted. Runs are interleaved in random order;
 medians, useful FLOP only. Needs a CUDA GPU and PyTorch.
 """
@@ -196,10 +196,18 @@ def calls_of(case, x, lib, backends, peers, failures):
             if not error < 1e-2:
                 failures.append(f"{case.name}: {name}: {error:.1e}")
             calls[name] = call.launch
-    if "cudnn" in peers and case.square():
+    if case.square():
         view = lambda t: t.transpose(0, 1)[None].contiguous()
         qs, (ks, vs) = view(x["q"]), (view(t) for t in sequence(case, x, 0))
-        calls["cudnn without bias"] = lambda: F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=case.scale, enable_gqa=True)
+
+        def sdpa(backend):
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(qs, ks, vs, is_causal=True, scale=case.scale, enable_gqa=True)
+
+        if "cudnn" in peers:
+            calls["cudnn without bias"] = lambda: sdpa(SDPBackend.CUDNN_ATTENTION)
+        if "flash" in peers:
+            calls["flash without bias"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION)
     if "flex" in peers and len(case.q) == 1:
         calls.update(flex_calls(case, x))
     return calls
@@ -246,7 +254,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lib", required=True, help="path of libflashrel.so")
     parser.add_argument("--backends", default="sm90,mma")
-    parser.add_argument("--peers", default="cudnn,flex")
+    parser.add_argument("--peers", default="cudnn,flash,flex")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma-separated")
     parser.add_argument("--bursts", type=int, default=9)
     parser.add_argument("--sustained-ms", type=float, default=300, help="0 = bursts only")
@@ -261,8 +269,7 @@ def main():
             continue
         x = make_inputs(case)
         calls = calls_of(case, x, lib, options.backends.split(","), options.peers.split(","), failures)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            burst, sustained = time_calls(calls, options.bursts, options.sustained_ms)
+        burst, sustained = time_calls(calls, options.bursts, options.sustained_ms)
         for name in calls:
             low, mid, high, steady = min(burst[name]), median(burst[name]), max(burst[name]), median(sustained[name])
             rows.append(dict(case=case.name, call=name, burst_ms=mid, burst_min=low, burst_max=high, sustained_ms=steady,
