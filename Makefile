@@ -6,6 +6,8 @@
 JOBS ?= $(shell nproc)
 BUILD ?= build
 CTEST_ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 BUILD_PACKAGES = g++ cmake ninja-build python3 libcli11-dev libfmt-dev nlohmann-json3-dev libgtest-dev librapidcheck-dev
 
 .PHONY: demo test build packages clean
@@ -17,7 +19,7 @@ build: packages
 	@echo "== build: Release into $(BUILD)/"
 	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release > $(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
 	@grep "FlashRel GPU backends" $(BUILD).log
-	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build $(BUILD) -j $(JOBS) 2>&1 | tee $(BUILD)/build.log | grep --line-buffered -E '^\[|error|FAILED|warning|ninja:'
 
 demo: build
 	@tools/demo.sh $(BUILD)

@@ -144,9 +144,10 @@ def _validate_on_host(call: _Call, **int_arrays: Array) -> None:
     """
     values = list(_abi.ATTENTION_ARGS.unpack(call.args))
     values[1] = _abi.HOST
-    for name, x in int_arrays.items():
+    copies = {name: framework_of(x).to_host(x) for name, x in int_arrays.items()}  # alive until the library has read them
+    for name, copy in copies.items():
         first = 3 + 11 * _abi.ATTENTION_TENSORS.index(name)
-        values[first : first + 11] = read(name, framework_of(x).to_host(x), HOST_DEVICE, 0)
+        values[first : first + 11] = read(name, copy, HOST_DEVICE, 0)
     values[-3:] = 1, 0, 0  # validate, and the host's own choice of backend and route
     _abi.workspace_bytes(_PACK(*values))
 

@@ -55,7 +55,7 @@ class Generator {
   }
 
   void* add(std::int64_t n_elems, DType dtype) {
-    static std::byte placeholder;
+    alignas(16) static std::byte placeholder;
     if (shapes_only_) return &placeholder;
     const std::size_t bytes = static_cast<std::size_t>(n_elems) * size_of(dtype);
     std::byte* data = host_.add_input(bytes);
@@ -64,7 +64,7 @@ class Generator {
   }
 
   void outline_outputs() {
-    static std::byte placeholder;
+    alignas(16) static std::byte placeholder;
     host_.args.out = make_tensor(&placeholder, c_.dtype, {c_.n_tokens(), c_.n_q_heads, c_.head_dim});
     if (c_.lse == LseLayout::kAbsent) return;
     host_.args.lse = make_tensor(&placeholder, DType::kFloat32, {c_.n_tokens(), c_.n_q_heads});

@@ -50,10 +50,10 @@ class ProblemReader {
     return {};
   }
 
-  // A view into the file's data; a copy when its place there is not aligned to its elements.
+  // A view into the file's data; a copy when its place there is not aligned as an allocation would be.
   flashrel_tensor view(const FileTensor& tensor) {
     std::byte* data = file_.data.data() + tensor.begin;
-    if (tensor.begin % size_of(tensor.dtype) != 0) {
+    if (tensor.begin % 16 != 0) {
       data = host_.add_input(tensor.end - tensor.begin);
       std::memcpy(data, file_.data.data() + tensor.begin, tensor.end - tensor.begin);
     }
@@ -237,6 +237,8 @@ Status write_problem(const std::string& path, const HostProblem& host) {
   FileResult expected{host.expected_out, host.expected_lse};
   if (!expected.out.empty()) tensors.emplace_back("out", result_view(expected.out, host.args.out));
   if (!expected.lse.empty()) tensors.emplace_back("lse", result_view(expected.lse, host.args.lse));
+  // Small int32 tensors last: the others then start where a reader can use them in place.
+  std::stable_partition(tensors.begin(), tensors.end(), [](const auto& named) { return named.second.dtype != FLASHREL_INT32; });
   return write_safetensors(path, tensors, metadata_of(host));
 }
 

@@ -85,6 +85,9 @@ inline float softmax_row(const ScoreRow<Element>& row, const RowState& state, Re
     for (int j = begin; j < end; j += kLanes)
       Simd::store(s + j, Simd::fma(Simd::load(s + j), a, Simd::mul(Simd::load_unaligned(row.bias + j), b)));
     scale = 1.0f;
+  } else if (!(scale > 0.0f)) {  // below, the maximum is taken before the scale is applied, and hidden scores are -inf
+    for (int j = begin; j < end; j += kLanes) Simd::store(s + j, Simd::mul(Simd::load(s + j), Simd::set1(scale)));
+    scale = 1.0f;
   }
   for (int j = begin; j < row.visible.begin; ++j) s[j] = kEmptyLse;
   for (int j = row.visible.end; j < end; ++j) s[j] = kEmptyLse;
