@@ -164,7 +164,7 @@ std::int64_t batch_tiles(const ScheduleShape& s, LengthsOf&& lengths_of) {
 }
 
 // Host form of the schedule: calls emit(WorkItem) in the table's order and returns the number of slots used.
-// The device form (plan/schedule.cu) writes the same table.
+// The device form (gpu/schedule.cu) writes the same table.
 template <class LengthsOf, class Emit>
 int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) {
   const int auto_tiles = s.target_parts > 0 ? auto_tiles_per_part(s, batch_tiles(s, lengths_of)) : 0;
