@@ -103,7 +103,7 @@ struct BadProblem {
 const std::vector<BadProblem>& bad_problems() {
   static const std::vector<BadProblem> all = {
       {"q of the wrong dtype",
-       [](Draft& d) { d["q"].dtype = FLASHREL_INT32, d["q"].shape[2] /= 2; },
+       [](Draft& d) { d["q"] = make_tensor(d["q"].data, DType::kInt32, {8, 4, 8}); },
        {"q:", "got dtype int32", "expected bfloat16"}},
       {"k_cache of another dtype",
        [](Draft& d) { d["k_cache"].dtype = FLASHREL_FLOAT16; },
