@@ -127,7 +127,7 @@ typedef struct flashrel_attention_args {
 
   int32_t num_splits;    /* 0 = automatic; n = at most n key ranges a row; the answer is the same up to rounding */
   int32_t deterministic; /* 1 = a sequence's bits do not depend on its neighbours in the batch */
-  int32_t validate;      /* 1 = also check lengths and page numbers (host memory only: they are read before the run) */
+  int32_t validate;      /* host memory only. A run always checks the lengths; 1 = page numbers too, and when sizing */
   const char* backend;   /* NULL or "auto", or a name from flashrel_info; a forced backend that cannot serve is an error */
   const char* route;     /* NULL or "auto", "score_mod", "sheared" (mode logits), "fused" (mode fused) */
 } flashrel_attention_args;
