@@ -1,6 +1,6 @@
 #include "backend/sm90/policy.hpp"
 
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
 
 namespace flashrel::sm90 {
@@ -14,7 +14,7 @@ int choose_target_parts(const Problem& problem, int n_sms) {
   shape.n_seqs = problem.n_seqs;
   shape.n_kv_heads = problem.n_kv_heads;
   shape.group = problem.group();
-  shape.tile_rows = kTileRows;
+  shape.tile_rows = prefill::kTileRows;
   const std::int64_t units = max_units(shape, problem.n_tokens, problem.max_seqlen_q);
   // Slightly fewer parts than slots: units of equal length that nearly fill a wave stay whole.
   const auto waves = [n_sms](int n) { return max_of(1, n * n_sms * 9 / 10); };
@@ -31,14 +31,14 @@ int choose_target_parts(const Problem& problem, int n_sms) {
 Policy choose_policy(const Problem& problem, const Device& device, const Options&) {
   Policy policy;
   policy.name = "prefill_128x128";
-  policy.tile_rows = kTileRows;
-  policy.tile_keys = kTileKeys;
+  policy.tile_rows = prefill::kTileRows;
+  policy.tile_keys = prefill::kTileKeys;
   policy.n_workers = max_of(1, device.n_sms);
   policy.target_parts = choose_target_parts(problem, policy.n_workers);
   policy.min_tiles_per_part = kMinTilesPerPart;
   policy.fixed_tiles_per_part = 32;
   policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
-  policy.stages = kStages;
+  policy.stages = prefill::kStages;
   return policy;
 }
 

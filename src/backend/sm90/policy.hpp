@@ -13,8 +13,6 @@ namespace flashrel::sm90 {
 
 // Fewer packed rows than this are decode: most of a 128-row tile would be padding.
 inline constexpr std::int64_t kMinRows = 64;
-// proj^T stays in shared memory: what the tiles leave of 227 KiB, less its zero rows (shared.cuh asserts it).
-inline constexpr std::int64_t kMaxExtent = 1664;
 
 // "" or the sentence that names what it cannot serve.
 std::string supports(const Problem& problem, const Device& device, const Options& options);

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
 
 namespace flashrel::sm90 {
@@ -83,7 +84,7 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
       {"n_q_heads / n_kv_heads: got 2,", [](Problem& p) { p.n_kv_heads = 32; }},
       {"n_q_heads / n_kv_heads: got 3,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_q_heads = 24; }},
       {"d_rel: got 17,", [](Problem& p) { p.d_rel = 17; }},
-      {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = kMaxExtent + 1; }},
+      {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = prefill::kMaxExtent + 1; }},
       {"q, k_cache, v_cache, rel: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
       {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
       {"rel_zero: got -1073741824,", [](Problem& p) { p.rel_zero = -kMaxLength; }},

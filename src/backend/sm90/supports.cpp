@@ -3,7 +3,7 @@
 #include <string>
 
 #include "backend/sm90/policy.hpp"
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 
 namespace flashrel::sm90 {
 namespace {
@@ -44,7 +44,7 @@ std::string check_strides(const Problem& p) {
     if (stride.size > 1 && (stride.elems <= 0 || stride.elems % kUnit != 0 || stride.elems >= kLimit))
       return refusal(stride.name, stride.elems, "a positive multiple of 8 elements below 2^39");
   // The head travels inside a 32-bit coordinate (kernel_params.hpp).
-  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - kHeadDim;
+  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - prefill::kHeadDim;
   for (const auto& [name, stride] : {std::pair{"k_cache stride of a head", s.k_head}, {"v_cache stride of a head", s.v_head}})
     if (p.n_kv_heads > 1 && (p.n_kv_heads - 1) * stride >= kMaxSpan)
       return refusal(name, stride, "all heads of a slot within 2^31 elements");
@@ -54,8 +54,9 @@ std::string check_strides(const Problem& p) {
 std::string check_fused(const Problem& p) {
   if (p.group() != 4 && p.group() != 8 && p.group() != 16)
     return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
-  if (p.d_rel > kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
-  if (p.rel_extent > kMaxExtent) return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(kMaxExtent));
+  if (p.d_rel > prefill::kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
+  if (p.rel_extent > prefill::kMaxExtent)
+    return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(prefill::kMaxExtent));
   if (p.band.begin == -kFar && p.band.end == kFar) return refusal("rel_edge", "clamp", "zero");
   if (std::abs(p.rel_zero) >= kMaxLength) return refusal("rel_zero", p.rel_zero, "a magnitude below 2^30");
   return "";
@@ -71,17 +72,17 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
         "exactly 9.0");
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
-  if (p.head_dim != kHeadDim) return refusal("head_dim", p.head_dim, "128");
+  if (p.head_dim != prefill::kHeadDim) return refusal("head_dim", p.head_dim, "128");
   if (p.bias == BiasMode::kLogits) return refusal("rel_logits", "a bias in mode logits", "mode none or fused");
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p); !reason.empty()) return reason;
-  if (kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
+  if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
   // Short queries are served, but slower than mma serves them; so only `auto` turns them away, and not from a deterministic
   // call, whose result must not change its backend with the length of a neighbour.
   if (options.backend == "auto" && !options.deterministic && p.max_seqlen_q * p.group() < kMinRows)
     return refusal("max_seqlen_q", p.max_seqlen_q,
                    "at least " + std::to_string(kMinRows / p.group()) + " with this group (shorter queries are decode)");
-  if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
+  if (p.page_size % prefill::kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");
   // The kernel divides by it and takes the maximum before it multiplies.

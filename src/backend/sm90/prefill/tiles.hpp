@@ -10,13 +10,15 @@
 #include "index/distance.hpp"
 #include "index/swizzle.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 inline constexpr int kTileRows = 128;  // packed rows (index/rows.hpp) of one work item
 inline constexpr int kTileKeys = 128;
 inline constexpr int kHeadDim = 128;
 inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
 inline constexpr int kStages = 2;   // of K and of V
+// proj^T stays in shared memory: what the tiles leave of 227 KiB, less its zero rows (shared.cuh asserts it).
+inline constexpr std::int64_t kMaxExtent = 1664;
 
 // ---------------------------------------------------------------- rows
 // Eight consumer warps of 16 rows each. The rows of a warp are tokens 8 apart, so that one warp's biases are the same
@@ -79,4 +81,4 @@ FLASHREL_HD constexpr Range tile_seen(int tile, Range seen) {
   return {in_tile.begin - tile * kTileKeys, in_tile.end - tile * kTileKeys};
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -1,10 +1,10 @@
-#include "backend/sm90/shear.hpp"
+#include "backend/sm90/prefill/shear.hpp"
 
 #include <gtest/gtest.h>
 
 #include "index/distance.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 namespace {
 
 // proj^T as the kernel stores it: entry i of L, or zero; any other row would be memory that is not there.
@@ -63,4 +63,4 @@ TEST(Sm90Shear, QuartersOfGroupFour) {
 }
 
 }  // namespace
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

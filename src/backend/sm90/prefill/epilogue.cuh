@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/softmax.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/softmax.cuh"
 #include "gpu/element.cuh"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // One of a lane's two rows.
 struct RowResult {
@@ -103,4 +103,4 @@ __device__ __forceinline__ void write_rows(const KernelParams& p, const Job& job
   }
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

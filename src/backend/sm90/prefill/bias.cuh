@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/shared.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mma_sync.cuh"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // proj^T with its zero rows, by all consumer threads.
 template <class T>
@@ -141,4 +141,4 @@ struct BiasSlice {
 // No bias: nothing to hold, nothing to do.
 struct NoBias {};
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -9,10 +9,10 @@
 // the upper eight b - 1, with group 4 the four quarters take b, b - 1, b - 2, b - 3.
 #pragma once
 
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 #include "base/int_math.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 inline constexpr int kBlockKeys = 8;
 inline constexpr int kKeyBlocks = kTileKeys / kBlockKeys;
@@ -34,4 +34,4 @@ FLASHREL_HD constexpr int proj_entry(int origin, int warp, int fragment, int col
 
 FLASHREL_HD constexpr int proj_rows(int extent) { return extent + 2 * kProjPad; }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -21,11 +21,11 @@
 
 #include <cstdint>
 
-#include "backend/sm90/job.hpp"
-#include "backend/sm90/shear.hpp"
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/job.hpp"
+#include "backend/sm90/prefill/shear.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 inline constexpr int kJobRing = 4;  // being finished, being computed, being loaded, being made
 inline constexpr int kTurnBarrier = 1, kProjBarrier = 3;
@@ -53,4 +53,4 @@ constexpr int shared_bytes(int rel_extent) {
   return static_cast<int>(sizeof(Shared)) + (rel_extent > 0 ? proj_rows(rel_extent) * kRelRowBytes : 0);
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -5,7 +5,7 @@
 #include "gpu/element.cuh"
 #include "index/softmax_state.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -98,4 +98,4 @@ struct SoftmaxRows {
   }
 };
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -1,8 +1,8 @@
-#include "backend/sm90/job.hpp"
+#include "backend/sm90/prefill/job.hpp"
 
 #include <gtest/gtest.h>
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 namespace {
 
 // Every part of every unit: the job's ranges say of each tile what classify says.
@@ -69,4 +69,4 @@ TEST(Sm90Job, LongSequences) {
 }
 
 }  // namespace
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -1,20 +1,18 @@
-// The backend's entry: schedule on the device, tensor maps, one kernel instance.
+// Launch of the prefill kernel: tensor maps, parameters, one kernel instance.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
 
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/launch.hpp"
-#include "backend/sm90/policy.hpp"
-#include "backend/sm90/shared.cuh"
-#include "backend/sm90/sm90.hpp"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/launch.hpp"
+#include "backend/sm90/prefill/shared.cuh"
 #include "gpu/cuda_status.hpp"
 #include "gpu/schedule.hpp"
 #include "gpu/tensor_map.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 namespace {
 
 constexpr int kMaxSharedBytes = 227 * 1024;
@@ -109,7 +107,7 @@ const void* kernel_of(const Problem& p) {
   return p.group() == 8 ? kernel_address<T, 8>() : kernel_address<T, 16>();
 }
 
-void book_workspace(const Problem&, const Plan& plan, Workspace& workspace) { gpu::book_schedule(plan, workspace); }
+}  // namespace
 
 Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
   if (plan.bounds.n_items == 0) return {};
@@ -137,10 +135,4 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   return gpu::cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), "sm90 attention kernel");
 }
 
-std::string off_reason() { return ""; }
-
-}  // namespace
-
-const Backend kBackend{"sm90", MemoryKind::kCuda, off_reason, supports, choose_policy, book_workspace, launch};
-
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

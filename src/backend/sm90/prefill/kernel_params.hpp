@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 #include "gpu/params.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // Maps (innermost dimension first; x runs over elements of a row):
 //   q    (64 x, head, token, 128-byte line)                    box (64, group, 128 / group, 2)
@@ -40,4 +40,4 @@ struct KernelParams {
   int n_factor_turns = 1;
 };
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

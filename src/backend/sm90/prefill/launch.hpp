@@ -1,7 +1,12 @@
-// What launch.cu and the instances share.
+// What the backend, launch.cu and the instances share.
 #pragma once
 
-namespace flashrel::sm90 {
+#include "base/status.hpp"
+#include "core/plan.hpp"
+#include "core/problem.hpp"
+#include "core/tensors.hpp"
+
+namespace flashrel::sm90::prefill {
 
 inline constexpr int kThreads = 384;  // three warpgroups
 // A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around: 24 + 2 * 240 = 3 *
@@ -13,4 +18,7 @@ static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads 
 template <class T, int kGroup>
 const void* kernel_address();
 
-}  // namespace flashrel::sm90
+// Enqueues the schedule and the kernel.
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream);
+
+}  // namespace flashrel::sm90::prefill

@@ -10,15 +10,15 @@
 
 #include <cstdint>
 
-#include "backend/sm90/bias.cuh"
-#include "backend/sm90/epilogue.cuh"
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/shared.cuh"
-#include "backend/sm90/softmax.cuh"
+#include "backend/sm90/prefill/bias.cuh"
+#include "backend/sm90/prefill/epilogue.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/shared.cuh"
+#include "backend/sm90/prefill/softmax.cuh"
 #include "gpu/mbarrier.cuh"
 #include "gpu/wgmma.cuh"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // kGroup: query heads a KV head in mode fused; 0 = no bias, any group.
 template <class T, int kGroup>
@@ -244,4 +244,4 @@ class Consumer {
   int tile_, first_tile_, masked_to_, biased_to_, plain_to_;
 };
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -3,16 +3,16 @@
 // README.md. Called by launch.cu.
 #pragma once
 
-#include "backend/sm90/bias.cuh"
-#include "backend/sm90/consumer.cuh"
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/launch.hpp"
-#include "backend/sm90/loader.cuh"
-#include "backend/sm90/scheduler.cuh"
-#include "backend/sm90/shared.cuh"
+#include "backend/sm90/prefill/bias.cuh"
+#include "backend/sm90/prefill/consumer.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/launch.hpp"
+#include "backend/sm90/prefill/loader.cuh"
+#include "backend/sm90/prefill/scheduler.cuh"
+#include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mbarrier.cuh"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 __device__ __forceinline__ void init_barriers(Shared& sm) {
   const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
@@ -68,4 +68,4 @@ const void* kernel_address() {
   return reinterpret_cast<const void*>(&attention_kernel<T, kGroup>);
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -2,14 +2,14 @@
 // zeroes the rows of V that nobody sees, because 0 * NaN is NaN.
 #pragma once
 
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/shared.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mbarrier.cuh"
 #include "gpu/mma_sync.cuh"
 #include "gpu/tma.cuh"
 #include "index/pages.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 class Loader {
  public:
@@ -153,4 +153,4 @@ __device__ __forceinline__ void cleaner_warp(Shared& sm) {
   }
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

@@ -2,13 +2,13 @@
 // whose rows see nothing.
 #pragma once
 
-#include "backend/sm90/kernel_params.hpp"
-#include "backend/sm90/shared.cuh"
+#include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mbarrier.cuh"
 #include "gpu/mma_sync.cuh"
 #include "index/softmax_state.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // Zeros and lse = -inf for rows without a visible key.
 template <class T>
@@ -68,4 +68,4 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm
   }
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

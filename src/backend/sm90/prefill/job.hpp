@@ -2,11 +2,11 @@
 // compares it with index/ranges.hpp's classify for every tile.
 #pragma once
 
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 #include "index/ranges.hpp"
 #include "index/schedule.hpp"
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 
 // Key tiles are visited from last to first. All tile numbers are absolute.
 struct Job {
@@ -44,4 +44,4 @@ FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int s
   job.seen = visible_keys({0, lengths.q_len}, lengths, visible);
 }
 
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill

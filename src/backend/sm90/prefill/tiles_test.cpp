@@ -1,11 +1,11 @@
-#include "backend/sm90/tiles.hpp"
+#include "backend/sm90/prefill/tiles.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <vector>
 
-namespace flashrel::sm90 {
+namespace flashrel::sm90::prefill {
 namespace {
 
 TEST(Sm90Tiles, WarpsOwnEveryRowOnceAndTokensEightApart) {
@@ -96,4 +96,4 @@ TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
 }
 
 }  // namespace
-}  // namespace flashrel::sm90
+}  // namespace flashrel::sm90::prefill
