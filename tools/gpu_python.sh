@@ -2,7 +2,7 @@
 # The Python package on a machine with a GPU and torch: tests (torch, CuPy, JAX, transformers, compile, graphs, the seed's
 # matrix, vLLM's files when there), call cost, peers. Nothing is installed or built.
 #   tools/gpu_python.sh LIBRARY_FOLDER [OUT_FOLDER]
-# LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_tvm_ffi.so if the fast adapter is wanted.
+# LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_torch.so, the reader of torch tensors.
 # FLASHREL_VLLM may name a folder with vllm/models/inkling of a vLLM wheel.
 set -uo pipefail
 library=$(realpath "$1")

@@ -25,11 +25,16 @@ MAX_RANK = 4
 _TENSOR = "Pii8q"
 ABSENT = (0,) * 11
 # LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, names.
-ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + "qqdiiqqqiii4xPP")
+_SCALARS = "qqdiiqqqiii4xPP"
+ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + _SCALARS)
+# The same without the tensors, which are zeros, and memory for it that C may fill.
+ATTENTION_SCALARS = struct.Struct(f"@Nii{12 * struct.calcsize('@' + _TENSOR)}x{_SCALARS}")
+AttentionArgs = ctypes.c_char * ATTENTION_ARGS.size
 ATTENTION_TENSORS = (
     "q", "k_cache", "v_cache", "block_table", "cache_seqlens", "cu_seqlens_q",
     "rel_logits", "rel", "rel_proj", "rel_scale", "out", "lse",
 )  # fmt: skip
+REQUIRED_TENSORS = ATTENTION_TENSORS[:6]
 # LAYOUT flashrel_merge_args: struct_size, memory, device | parts_out, parts_lse, out, lse.
 MERGE_ARGS = struct.Struct("@Nii" + 4 * _TENSOR)
 

@@ -30,7 +30,7 @@ def _name_address(name: str | None, kept: list[Any]) -> int:
 class _Call(NamedTuple):
     """One call as the ABI has it. `kept` holds what the packed struct points to and nobody else keeps alive."""
 
-    args: bytes
+    args: Any  # flashrel_attention_args: bytes, or memory that C has filled
     device: int
     stream: int
     framework: Any
@@ -86,39 +86,41 @@ def prepare(
     device = framework.device(q)
     if stream is None:
         stream = framework.stream(device) if device != HOST_DEVICE else 0
-    absent = _abi.ABSENT
-    shown_q = read("q", q, device, stream)
     kept: list[Any] = []
     scalars = (
         *_scalars(q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits,
                   deterministic),
         validate and device == HOST_DEVICE,
     )  # fmt: skip
+    head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device
+    names = 0 if backend == "auto" else _name_address(backend, kept), 0 if route == "auto" else _name_address(route, kept)
+    tensors = (
+        q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
+    )  # fmt: skip
     try:
-        args = _PACK(
-            _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device,
-            *shown_q,
-            *read("k_cache", k_cache, device, stream),
-            *read("v_cache", v_cache, device, stream),
-            *read("block_table", block_table, device, stream),
-            *read("cache_seqlens", cache_seqlens, device, stream),
-            *read("cu_seqlens_q", cu_seqlens_q, device, stream),
-            *(absent if rel_logits is None else read("rel_logits", rel_logits, device, stream)),
-            *(absent if rel is None else read("rel", rel, device, stream)),
-            *(absent if rel_proj is None else read("rel_proj", rel_proj, device, stream)),
-            *(absent if rel_scale is None else read("rel_scale", rel_scale, device, stream)),
-            *(_unread_like(shown_q) if out is None else read("out", out, device, stream)),
-            *(absent if lse is None else read("lse", lse, device, stream)),
-            *scalars,
-            0 if backend == "auto" else _name_address(backend, kept),
-            0 if route == "auto" else _name_address(route, kept),
-        )  # fmt: skip
+        if framework.adapter.read is not None and out is not None:
+            args = _abi.AttentionArgs()
+            _abi.ATTENTION_SCALARS.pack_into(args, 0, *head, *scalars, *names)
+            if framework.adapter.read(device, args, tensors):
+                return _Call(args, device, stream, framework, kept)
+        args = _PACK(*head, *_read_all(tensors, device, stream), *scalars, *names)
     except struct.error:
         raise _scalar_error(scalars) from None
     return _Call(args, device, stream, framework, kept)
 
 
-def _unread_like(q: tuple[int, ...]) -> tuple[int, ...]:
+def _read_all(tensors: tuple[Any, ...], device: int, stream: int) -> list[int]:
+    """The numbers of the 12 tensors, read in Python: any framework, and every sentence about what cannot be read."""
+    numbers: list[int] = []
+    for name, x in zip(_abi.ATTENTION_TENSORS, tensors):
+        if x is not None or name in _abi.REQUIRED_TENSORS:
+            numbers += read(name, x, device, stream)
+        else:
+            numbers += _unread_like(numbers[:11]) if name == "out" else _abi.ABSENT
+    return numbers
+
+
+def _unread_like(q: list[int]) -> tuple[int, ...]:
     """An output of q's shape for calls that only plan: its address is never followed, it only has to be no input's."""
     _, dtype, rank, *shape = q[:7]
     return (256, dtype, rank, *shape, shape[1] * shape[2], shape[2], 1, 0)
@@ -260,7 +262,7 @@ def rel_attention(
     device = framework.device(q)
     if stream is None:
         stream = framework.stream(device) if device != HOST_DEVICE else 0
-    fast = framework.fast
+    fast = framework.adapter.call
     if fast is not None and not validate and backend == "auto" and route == "auto":
         block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
         scalars = _scalars(
@@ -359,7 +361,7 @@ def info() -> dict[str, Any]:
     `torch_adapter` is how torch tensors reach the library: "tvm-ffi" or "ctypes", None while torch is not imported.
     """
     torch = sys.modules.get("torch")
-    adapter = None if torch is None else "ctypes" if framework_of(torch.empty(0)).fast is None else "tvm-ffi"
+    adapter = None if torch is None else "ctypes" if framework_of(torch.empty(0)).adapter.call is None else "tvm-ffi"
     return {**_abi.json_of(_abi.LIB.flashrel_info_json), "torch_adapter": adapter}
 
 

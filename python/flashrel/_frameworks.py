@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _tvm_ffi
+from . import _adapter
 from ._arrays import HOST_DEVICE, dlpack_device
 
 _ALIGNMENT = 256
@@ -49,7 +49,7 @@ def clear_workspaces() -> None:
 class NumPy:
     """NumPy arrays; also the host side of every other framework, whose calls there are synchronous."""
 
-    fast = None  # flashrel_attention taking arrays as they are: torch only, see _tvm_ffi
+    adapter = _adapter.Adapter(None, None)  # torch has one
 
     def device(self, q: Any) -> int:
         return HOST_DEVICE
@@ -96,9 +96,11 @@ class Torch:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what torch's own compiler calls; ten times cheaper
-        self.fast = _tvm_ffi.load(torch)
-        self.stream = raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+        self.adapter = _adapter.load(torch)
+        # What torch's own compiler calls, ten times cheaper, and what is_current_stream_capturing calls.
+        raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.stream = raw_stream or (lambda device: torch.cuda.current_stream(device).cuda_stream)
+        self.is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
     def device(self, q: Any) -> int:
         return q.get_device() if q.is_cuda else HOST_DEVICE
@@ -110,19 +112,20 @@ class Torch:
         return self.torch.empty(shape, dtype=like.dtype, device=like.device)
 
     def empty_float32(self, like: Any, shape: tuple[int, ...]) -> Any:
-        return self.torch.empty(shape, dtype=self.torch.float32, device=like.device)
+        # Numbers one by one take torch half the time of a tuple.
+        return self.torch.empty(*(shape or ((),)), dtype=self.torch.float32, device=like.device)
 
     def check_writable(self, name: str, x: Any) -> None:
         pass
 
     def block(self, device: int, stream: int) -> Block:
-        if self.torch.cuda.is_current_stream_capturing():
+        if self.is_capturing():
             return _NO_BLOCK  # a graph must own its memory: grow() then allocates from the graph's pool, for this call only
         return _blocks.of.get((device, stream), _NO_BLOCK)
 
     def grow(self, device: int, stream: int, n_bytes: int) -> Block:
         cuda = self.torch.cuda
-        capturing = cuda.is_current_stream_capturing()
+        capturing = self.is_capturing()
         if not capturing:
             n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
         where = contextlib.nullcontext()
@@ -145,7 +148,7 @@ class Torch:
 class CuPy:
     """CuPy arrays on CuPy's current stream. A replaced workspace is kept: a captured graph may still use it."""
 
-    fast = None
+    adapter = _adapter.Adapter(None, None)
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
@@ -196,7 +199,7 @@ class Jax:
     that nobody else has seen.
     """
 
-    fast = None
+    adapter = _adapter.Adapter(None, None)
 
     def __init__(self, jax: Any) -> None:
         self.jax = jax

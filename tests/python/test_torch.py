@@ -9,7 +9,7 @@ import pytest
 from oracle import BFLOAT16, Problem, assert_right
 
 import flashrel
-from flashrel import _core
+from flashrel import _abi, _core
 from flashrel._frameworks import framework_of
 
 torch = pytest.importorskip("torch")
@@ -111,26 +111,65 @@ def test_adapter_can_be_chosen():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("adapter", ["ctypes", "tvm-ffi"])
-def test_adapters_agree(adapter, device, monkeypatch):
-    """Each way alone: tvm-ffi without ctypes' prepare (once the workspace is there), ctypes without the fast function."""
+@pytest.mark.parametrize("way", ["tvm-ffi", "ctypes, tensors read in C", "ctypes, tensors read in Python"])
+def test_every_way_into_the_library_agrees(way, device, monkeypatch):
+    """Each way alone, the others out of reach (once the workspace is there): the same bits as in Python alone."""
     framework = framework_of(torch.empty(0))
-    if adapter == "tvm-ffi" and framework.fast is None:
-        pytest.skip("apache-tvm-ffi or its adapter is not here")
+    adapter, in_python = framework.adapter, framework.adapter._replace(call=None, read=None)
+    if (adapter.call if way == "tvm-ffi" else adapter.read) is None and "Python" not in way:
+        pytest.skip("apache-tvm-ffi, torch's DLPack functions or the adapter are not here")
     for bias in ("none", "logits", "fused"):
         arrays = problem(bias=bias).arrays()
         tensors = to_torch(arrays, device)
-        flashrel.rel_attention(**tensors, num_splits=3)
+        monkeypatch.setattr(framework, "adapter", in_python)
+        expected, expected_lse = flashrel.rel_attention(**tensors, num_splits=3, return_lse=True)
+        assert_right(to_numpy(expected), arrays, to_numpy(expected_lse))
         with monkeypatch.context() as patch:
-            if adapter == "ctypes":
-                patch.setattr(framework, "fast", None)
-            else:
+            if way == "tvm-ffi":
+                patch.setattr(framework, "adapter", adapter)
                 patch.setattr(_core, "prepare", None)
+            elif way == "ctypes, tensors read in C":
+                patch.setattr(framework, "adapter", adapter._replace(call=None))
+                patch.setattr(_core, "_read_all", None)
             out, lse = flashrel.rel_attention(**tensors, num_splits=3, return_lse=True)
-        assert_right(to_numpy(out), arrays, to_numpy(lse))
-        with monkeypatch.context() as patch:
-            patch.setattr(framework, "fast", None)
-            assert torch.equal(flashrel.rel_attention(**tensors, num_splits=3), out)
+        assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_reading_in_c_gives_what_reading_in_python_gives(device):
+    """The packed struct byte by byte, over strides, views, absent tensors, parameters and empty tensors."""
+    framework = framework_of(torch.empty(0))
+    if framework.adapter.read is None:
+        pytest.skip("torch's DLPack functions or the adapter are not here")
+    tensors = to_torch(problem().arrays(), device)
+    q = tensors["q"]
+    tensors["q"] = torch.stack([q, q], 1)[:, 1]
+    tensors["k_cache"] = tensors["k_cache"].transpose(1, 2).contiguous().transpose(1, 2)
+    tensors["rel_proj"] = torch.nn.Parameter(tensors["rel_proj"])
+    tensors["cu_seqlens_q"] = torch.cat([tensors["cu_seqlens_q"], tensors["cu_seqlens_q"]])[:5]
+    names = (*_abi.ATTENTION_TENSORS[:10],)
+    for given in (tensors, {**tensors, "q": q[:0], "rel": None, "rel_proj": None, "rel_scale": None}):
+        values = (*(given.get(name) for name in names), torch.empty_like(given["q"]), None)
+        args = _abi.AttentionArgs()
+        index = q.get_device() if device == "cuda" else -1
+        assert framework.adapter.read(index, args, values)
+        numbers = _core._read_all(values, index, 0)
+        got = list(_abi.ATTENTION_ARGS.unpack(args)[3 : 3 + 12 * 11])
+        assert got == numbers
+
+
+def test_what_c_cannot_read_is_read_in_python():
+    """Memory elsewhere, another dtype, an array of another framework: False, and never a wrong address."""
+    read = framework_of(torch.empty(0)).adapter.read
+    if read is None:
+        pytest.skip("torch's DLPack functions or the adapter are not here")
+    arrays = problem().arrays()
+    tensors = to_torch(arrays)
+    good = [*(tensors.get(name) for name in _abi.ATTENTION_TENSORS[:10]), torch.empty_like(tensors["q"]), None]
+    assert read(-1, _abi.AttentionArgs(), tuple(good))
+    for bad in (tensors["q"].double(), tensors["q"].to("meta"), arrays["block_table"], "text", torch.zeros(1, 1, 1, 1, 1)):
+        assert not read(-1, _abi.AttentionArgs(), (bad, *good[1:]))
+    assert not read(0, _abi.AttentionArgs(), tuple(good))
 
 
 # ---------------------------------------------------------------- torch.library, torch.compile, graphs

@@ -5,25 +5,26 @@ import pytest
 from oracle import Problem
 
 import flashrel
-from flashrel import _abi, _tvm_ffi
+from flashrel import _abi, _adapter
 
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 try:
-    call = _tvm_ffi.function()
+    call = _adapter.tvm_ffi_call()
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
 def arguments(arrays, out, lse, **changes):
     """In the adapter's order: 12 tensors or None, then the scalars, addresses, workspace and stream."""
-    workspace = np.empty((1 << 20) + 256, np.uint8)
+    n_bytes = flashrel.plan(**arrays)["workspace"]["bytes"]  # more splits on more threads
+    workspace = np.empty(n_bytes + 256, np.uint8)
     address = workspace.ctypes.data + -workspace.ctypes.data % 256
     values = {
         **{name: arrays.get(name) for name in _abi.ATTENTION_TENSORS[:10]}, "out": out, "lse": lse, "device": -1,
         "max_seqlen_q": arrays["max_seqlen_q"], "max_seqlen_k": -1, "softmax_scale": arrays["softmax_scale"],
         "causal": arrays["causal"], "rel_edge": 0, "window_left": -1, "window_right": -1, "rel_zero": 0, "num_splits": 0,
-        "deterministic": False, "backend": 0, "route": 0, "workspace": address, "workspace_bytes": 1 << 20, "stream": 0,
+        "deterministic": False, "backend": 0, "route": 0, "workspace": address, "workspace_bytes": n_bytes, "stream": 0,
     }  # fmt: skip
     values.update(changes)
     return workspace, [tvm_ffi.from_dlpack(x) if isinstance(x, np.ndarray) else x for x in values.values()]

@@ -1,8 +1,11 @@
-// flashrel_attention as an apache-tvm-ffi function: torch tensors arrive as DLTensor pointers made in C, which costs the
-// host a third of what reading them attribute by attribute does. Called by python/flashrel/_tvm_ffi.py and by nobody else.
+// torch tensors as flashrel_attention_args, read in C through torch's DLPack functions: a tenth of what reading them attribute
+// by attribute costs the host. Two ways in, called by python/flashrel/_adapter.py and by nobody else:
+//   flashrel_read_tensors   for ctypes: fills the 12 tensors of a struct; Python packs the scalars and calls the library
+//   rel_attention           for apache-tvm-ffi: the whole call
 //
-// Anything this file does not understand (another type, memory or dtype) is answered with kUnread, and the caller takes the
-// ctypes way, which has the sentences. Uses no symbol of libtvm_ffi: its calling convention and two struct layouts only.
+// Anything this file does not understand (another memory or dtype) is answered with kUnread, and the caller reads the tensors
+// in Python, where the sentences are. Needs neither Python's headers nor a symbol of libtvm_ffi: two struct layouts, one
+// calling convention.
 #include <tvm/ffi/c_api.h>
 
 #include "flashrel/flashrel.h"
@@ -11,7 +14,7 @@ namespace {
 
 constexpr int kUnread = -1;
 
-// Arguments in order: 12 tensors or None as in flashrel_attention_args, then these, all integers but softmax_scale.
+// Arguments of rel_attention in order: 12 tensors or None as in the struct, then these, all integers but softmax_scale.
 enum Scalar : int {
   kDevice = 12,  // CUDA ordinal; -1 = host memory
   kMaxSeqlenQ,
@@ -52,16 +55,20 @@ bool lives_on(const DLDevice& found, int64_t device) {
   return device < 0 ? found.device_type == kDLCPU : found.device_type == kDLCUDA && found.device_id == device;
 }
 
+bool read_dl_tensor(const DLTensor& dl, int64_t device, flashrel_tensor& tensor) {
+  if (dl.ndim > FLASHREL_MAX_RANK || !lives_on(dl.device, device) || dl.strides == nullptr) return false;
+  tensor.dtype = dtype_of(dl.dtype);
+  if (tensor.dtype < 0) return false;
+  tensor.data = dl.data == nullptr ? nullptr : static_cast<char*>(dl.data) + dl.byte_offset;
+  tensor.rank = dl.ndim;
+  for (int i = 0; i < dl.ndim; ++i) tensor.shape[i] = dl.shape[i], tensor.stride[i] = dl.strides[i];
+  return true;
+}
+
 bool read_tensor(const TVMFFIAny& arg, int64_t device, flashrel_tensor& tensor) {
   if (arg.type_index == kTVMFFINone) return true;  // stays absent
   const DLTensor* dl = dl_tensor(arg);
-  if (dl == nullptr || dl->ndim > FLASHREL_MAX_RANK || !lives_on(dl->device, device) || dl->strides == nullptr) return false;
-  tensor.dtype = dtype_of(dl->dtype);
-  if (tensor.dtype < 0) return false;
-  tensor.data = dl->data == nullptr ? nullptr : static_cast<char*>(dl->data) + dl->byte_offset;
-  tensor.rank = dl->ndim;
-  for (int i = 0; i < dl->ndim; ++i) tensor.shape[i] = dl->shape[i], tensor.stride[i] = dl->strides[i];
-  return true;
+  return dl != nullptr && read_dl_tensor(*dl, device, tensor);
 }
 
 bool read_scalars(const TVMFFIAny* args) {
@@ -98,6 +105,25 @@ bool read_args(const TVMFFIAny* args, flashrel_attention_args& a) {
 }
 
 }  // namespace
+
+// Fills the tensors of *args, which start at q and end with lse. `objects` are torch.Tensor or `none`; `api` is what
+// torch.Tensor.__dlpack_c_exchange_api__ holds. The caller has the interpreter's lock. Returns 0, or kUnread.
+extern "C" FLASHREL_API int flashrel_read_tensors(const DLPackExchangeAPI* api, const void* none, int64_t device,
+                                                  flashrel_attention_args* args, void* q, void* k_cache, void* v_cache,
+                                                  void* block_table, void* cache_seqlens, void* cu_seqlens_q, void* rel_logits,
+                                                  void* rel, void* rel_proj, void* rel_scale, void* out, void* lse) {
+  void* const objects[] = {q,          k_cache, v_cache,  block_table, cache_seqlens, cu_seqlens_q,
+                           rel_logits, rel,     rel_proj, rel_scale,   out,           lse};
+  flashrel_tensor* tensor = &args->q;
+  for (void* object : objects) {
+    DLTensor dl;
+    *tensor = {};
+    if (object != none && (api->dltensor_from_py_object_no_sync(object, &dl) != 0 || !read_dl_tensor(dl, device, *tensor)))
+      return kUnread;
+    ++tensor;
+  }
+  return 0;
+}
 
 // Returns the flashrel_code, or kUnread. The sentence of an error is in flashrel_last_error of this thread.
 extern "C" FLASHREL_API int __tvm_ffi_rel_attention(void*, const TVMFFIAny* args, int32_t n_args, TVMFFIAny* result) {
