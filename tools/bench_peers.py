@@ -6,11 +6,13 @@
 
 Peers: cudnn, flash = SDPA by cuDNN and by FLASH_ATTENTION without bias (contenders only where causal attention is square
 and unwindowed), flex = FlexAttention with the bias gathered by its score_mod from rel_logits (their production is timed as a line of its own).
+--fa4 FOLDER, made by tools/fa4_peer.py: vLLM's operator on Hopper, FlashAttention-4 with its score_mod, from rel_logits as well.
 burst = one launch after 25 ms of idle; sustained = back to back, second half counted. Runs are interleaved in random order;
 medians, useful FLOP only. Needs a CUDA GPU and PyTorch.
 """
 import argparse
 import ctypes as c
+import importlib.util
 import json
 import math
 import random
@@ -176,7 +178,22 @@ def flex_calls(case, x):
     return {"flex with bias": run, "  rel_logits by einsum": produce}
 
 
-def calls_of(case, x, lib, backends, peers, failures):
+def fa4_calls(case, x, folder):
+    spec = importlib.util.spec_from_file_location("fa4_peer", f"{folder}/fa4_peer.py")
+    fa4_peer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fa4_peer)
+    try:
+        run = fa4_peer.load(folder, case.heads, case.kv_heads, case.extent, case.window, case.page, max(case.q))
+    except LookupError as error:
+        print(f"{case.name}: {error}")
+        return {}
+    logits = torch.einsum("thd,de->the", x["rel"], x["rel_proj"])
+    tensors = [x[name] for name in ("q", "k_cache", "v_cache", "block_table", "cache_seqlens", "cu_seqlens_q")]
+    return {"fa4 with bias": lambda: run(*tensors, logits, x["out"], case.scale)}
+
+
+def calls_of(case, x, lib, options, failures):
+    backends, peers = options.backends.split(","), options.peers.split(",")
     calls = {}
     with_bias = {name: t for name, t in x.items()}
     without = {name: t for name, t in x.items() if not name.startswith("rel")}
@@ -210,6 +227,15 @@ def calls_of(case, x, lib, backends, peers, failures):
             calls["flash without bias"] = lambda: sdpa(SDPBackend.FLASH_ATTENTION)
     if "flex" in peers and len(case.q) == 1:
         calls.update(flex_calls(case, x))
+    if options.fa4:
+        for name, call in fa4_calls(case, x, options.fa4).items():
+            x["out"].fill_(math.nan)
+            call()
+            error = worst_error(case, x, True)
+            print(f"{case.name}: {name}: worst row error {error:.1e}", flush=True)
+            if not error < 2e-2:  # its bias was rounded to bfloat16 on the way
+                failures.append(f"{case.name}: {name}: {error:.1e}")
+            calls[name] = call
     return calls
 
 
@@ -255,6 +281,7 @@ def main():
     parser.add_argument("--lib", required=True, help="path of libflashrel.so")
     parser.add_argument("--backends", default="sm90,mma")
     parser.add_argument("--peers", default="cudnn,flash,flex")
+    parser.add_argument("--fa4", help="folder of tools/fa4_peer.py")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma-separated")
     parser.add_argument("--bursts", type=int, default=9)
     parser.add_argument("--sustained-ms", type=float, default=300, help="0 = bursts only")
@@ -268,7 +295,7 @@ def main():
         if words and not any(w in case.name for w in words):
             continue
         x = make_inputs(case)
-        calls = calls_of(case, x, lib, options.backends.split(","), options.peers.split(","), failures)
+        calls = calls_of(case, x, lib, options, failures)
         burst, sustained = time_calls(calls, options.bursts, options.sustained_ms)
         for name in calls:
             low, mid, high, steady = min(burst[name]), median(burst[name]), max(burst[name]), median(sustained[name])

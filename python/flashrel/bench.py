@@ -1,14 +1,17 @@
 """python -m flashrel.bench: FlashRel beside the peers that this machine has, interleaved, checked in the same run.
 
-Peers: torch SDPA with a dense bias (CPU and CUDA), FlexAttention with a gather of the bias, cuDNN SDPA without any bias (a
-bound, not a peer). Every result that has the bias is compared with a float32 computation of sampled rows. Writes JSON with
-the machine, versions, medians and quartiles; with --figure also a picture (matplotlib). `--call-cost` measures host time.
+Peers: torch SDPA with a dense bias (CPU and CUDA), FlexAttention with a gather of the bias, vLLM's Hopper operator (FA4 with a
+score_mod; --fa4 names a folder made by tools/fa4_peer.py), cuDNN SDPA without any bias (a bound, not a peer). Every result that
+has the bias is compared with a float32 computation of sampled rows. Writes JSON with the machine, versions, medians and
+quartiles; with --figure also a picture (matplotlib). `--call-cost` measures host time.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import importlib.util
 import json
 import platform
 import statistics
@@ -22,7 +25,8 @@ import torch.nn.functional as F
 
 import flashrel
 
-HEAD_DIM, D_REL, PAGE = 128, 16, 64
+HEAD_DIM, D_REL, PAGE = 128, 16, 128
+IN_A_ROW = 16  # calls of one way, then of the next
 DENSE_BIAS_LIMIT = 4 << 30  # bytes: above it SDPA with a dense bias is left out
 
 
@@ -188,6 +192,23 @@ def flex_peers(t: Tensors) -> dict[str, Callable[[], torch.Tensor]]:
     }
 
 
+def fa4_peers(t: Tensors, folder: str | None) -> dict[str, Callable[[], torch.Tensor]]:
+    """What vLLM runs on Hopper, from kernels that tools/fa4_peer.py compiled; rel_logits are made outside of it."""
+    if t.device != "cuda" or folder is None:
+        return {}
+    spec = importlib.util.spec_from_file_location("fa4_peer", f"{folder}/fa4_peer.py")
+    fa4_peer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fa4_peer)
+    c, common = t.case, t.common
+    run = fa4_peer.load(folder, c.n_q_heads, c.n_kv_heads, c.extent, max(0, c.window), PAGE, c.q_len)
+    lengths = common["block_table"], common["cache_seqlens"], common["cu_seqlens_q"]
+    out = torch.empty_like(t.q)
+    return {
+        "FA4 score_mod (vLLM)": lambda: run(t.q, t.k, t.v, *lengths, t.rel_logits, out, 1 / HEAD_DIM),
+        "rel_logits by einsum": lambda: torch.einsum("thd,de->the", t.rel, t.rel_proj),
+    }
+
+
 # ---------------------------------------------------------------- measuring
 
 
@@ -212,15 +233,17 @@ class Timer:
         return begin.elapsed_time(end) / 1e3
 
 
-def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
+def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str | None = None) -> dict[str, Any]:
     tensors, timer = Tensors(case, device, dtype), Timer(device)
     rows, expected = tensors.expected_rows()
     peers, errors, left_out = {}, {}, {}
-    for make in (flashrel_peers, sdpa_peers, flex_peers):
+    makers = {"flashrel": flashrel_peers, "SDPA": sdpa_peers, "FlexAttention": flex_peers}
+    makers["FA4"] = functools.partial(fa4_peers, folder=fa4)
+    for maker, make in makers.items():
         try:
             made = make(tensors)
         except Exception as error:  # a peer that this machine cannot run is reported, not fatal
-            left_out[make.__name__] = f"{type(error).__name__}: {error}"[:300]
+            left_out[maker] = f"{type(error).__name__}: {error}"[:300]
             continue
         for name, function in made.items():
             try:
@@ -228,7 +251,7 @@ def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int) -> dict[s
             except Exception as error:
                 left_out[name] = f"{type(error).__name__}: {error}"[:300]
                 continue
-            if "no bias" not in name:
+            if "no bias" not in name and "rel_logits" not in name:
                 got = torch.stack([out[b * case.q_len + i] for b, i in rows]).float()
                 errors[name] = float((got - expected).abs().max())
                 assert errors[name] < 3e-2 * float(expected.abs().max().clamp(min=1)), f"{case.name}: {name} is wrong"
@@ -244,31 +267,69 @@ def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int) -> dict[s
     return {"case": dataclasses.asdict(case), "results": results, "left_out": left_out}
 
 
-def call_cost(device: str) -> dict[str, float]:
-    """Host microseconds of one call with 12 tensors and no sequences' work to do: best of 9 runs of 1,000 calls."""
+def call_cost(device: str, n_calls: int = 3000) -> dict[str, dict[str, float]]:
+    """Host microseconds of one call with 12 tensors and no sequence's work to do, every way into the library.
+
+    "C ABI" is flashrel_attention on a struct that is filled already: what the library itself costs, launches included.
+    The ways take turns, IN_A_ROW calls each; on CUDA the device catches up in between, outside the measured time.
+    """
+    from . import _abi, _core, _torch  # noqa: F401  the last registers the operators
+
     c = Case("empty", 1, 1, PAGE, 8, 1, 64)
     t = Tensors(c, device, torch.bfloat16)
     scale = torch.ones(c.batch * c.q_len, device=device)
     out = torch.empty_like(t.q)
     t.common["cu_seqlens_q"].zero_()  # 12 tensors, one row that no sequence owns
     framework = flashrel._frameworks.framework_of(t.q)
-    costs, fast = {}, framework.fast
-    for adapter in ("ctypes", "tvm-ffi"):
-        if adapter == "tvm-ffi" and fast is None:
-            continue
-        framework.fast = fast if adapter == "tvm-ffi" else None
-        best = float("inf")
-        for _ in range(9):
+    adapter = framework.adapter
+
+    def python() -> Any:
+        return flashrel.rel_attention(
+            t.q, t.k, t.v, **t.common, rel=t.rel, rel_proj=t.rel_proj, rel_scale=scale, out=out, return_lse=True
+        )
+
+    def by_ctypes() -> Any:
+        framework.adapter = adapter._replace(call=None)
+        python()
+        framework.adapter = adapter
+
+    lse = torch.empty(out.shape[:2], device=device)
+    operator = torch.ops.flashrel.rel_attention_out.default
+    arguments = (
+        t.q, t.k, t.v, t.common["block_table"], t.common["cache_seqlens"], t.common["cu_seqlens_q"], 1, None, 1 / HEAD_DIM,
+        True, -1, -1, None, t.rel, t.rel_proj, scale,
+    )  # fmt: skip
+    packed = _core.prepare(
+        t.q, t.k, t.v, **t.common, max_seqlen_k=None, causal=True, rel_logits=None, rel=t.rel, rel_proj=t.rel_proj,
+        rel_scale=scale, rel_zero=0, rel_edge="zero", num_splits=0, deterministic=False, backend="auto", route="auto", out=out,
+        lse=lse, validate=False, stream=None,
+    )  # fmt: skip
+    space = torch.empty(max(1, _abi.workspace_bytes(packed.args)), dtype=torch.uint8, device=device)
+    raw, args, address, n_bytes, stream = (
+        _abi.LIB.flashrel_attention, packed.args, space.data_ptr(), space.numel(), packed.stream,
+    )  # fmt: skip
+    ways = {
+        "C ABI": lambda: raw(args, address, n_bytes, stream),
+        "ctypes": by_ctypes,
+        "torch operator": lambda: operator(*arguments, out=out, lse=lse),
+    }
+    if adapter.call is not None:
+        ways["tvm-ffi"] = python
+    samples: dict[str, list[int]] = {name: [] for name in ways}
+    for i in range(n_calls // IN_A_ROW + 20):  # the first twenty rows warm up
+        for name, function in ways.items():
+            for _ in range(IN_A_ROW):
+                start = time.perf_counter_ns()
+                function()
+                elapsed = time.perf_counter_ns() - start
+                if i >= 20:
+                    samples[name].append(elapsed)
             if device == "cuda":
                 torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(1000):
-                flashrel.rel_attention(
-                    t.q, t.k, t.v, **t.common, rel=t.rel, rel_proj=t.rel_proj, rel_scale=scale, out=out, return_lse=True
-                )
-            best = min(best, time.perf_counter() - start)
-        costs[adapter] = best * 1e3
-    framework.fast = fast
+    costs = {}
+    for name, values in samples.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        costs[name] = {"median_us": median / 1e3, "quartiles_us": [low / 1e3, high / 1e3], "best_us": min(values) / 1e3}
     return costs
 
 
@@ -307,6 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", default="", help="only cases whose name contains this")
     parser.add_argument("--json", default="flashrel-bench.json", help="where the report goes")
     parser.add_argument("--figure", help="also write this picture (needs matplotlib)")
+    parser.add_argument("--fa4", help="folder of tools/fa4_peer.py: also time vLLM's Hopper operator")
     parser.add_argument("--call-cost", action="store_true", help="host time of one call instead of the cases")
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {"machine": machine(options.device)}
@@ -314,13 +376,15 @@ def main(arguments: list[str] | None = None) -> int:
     with torch.no_grad():
         if options.call_cost:
             report["call_cost_us"] = call_cost(options.device)
-            print(" ".join(f"{name}: {cost:.1f} us" for name, cost in report["call_cost_us"].items()))
+            for name, r in report["call_cost_us"].items():
+                low, high = r["quartiles_us"]
+                print(f"{name:24} {r['median_us']:8.1f} us   [{low:.1f} .. {high:.1f}], best {r['best_us']:.1f}")
         else:
             report["cases"] = []
             for case in CPU_CASES if options.device == "cpu" else CUDA_CASES:
                 if options.cases not in case.name:
                     continue
-                entry = run_case(case, options.device, torch.bfloat16, options.rounds)
+                entry = run_case(case, options.device, torch.bfloat16, options.rounds, options.fa4)
                 report["cases"].append(entry)
                 for name, r in entry["results"].items():
                     low, high = r["quartiles_us"]
