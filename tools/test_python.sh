@@ -2,7 +2,8 @@
 # The Python package as a user meets it: builds the wheel (no GPU backends), installs it in a clean virtual environment
 # beside nothing but NumPy, then adds the test packages and runs tests/python. Needs g++, python3 and pip's registry.
 #   tools/test_python.sh [PYTEST_ARGUMENTS...]
-# PYTHON names the interpreter (python3), VENV the environment to make (build-python/venv).
+# PYTHON names the interpreter that builds (python3), VENV the environment to make (build-python/venv). The same wheel is then
+# tested under every interpreter in PYTHONS; by default those of pyenv, where it is, that the package is for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -10,6 +11,7 @@ venv=${VENV:-build-python/venv}
 mkdir -p build-python
 rm -rf "$venv" build-python/dist
 "$python" -m venv "$venv"
+venv=$(realpath "$venv")
 "$venv/bin/pip" install -q --disable-pip-version-check build
 
 launcher=()
@@ -23,9 +25,24 @@ case "$wheel" in
   *-py3-none-*) echo "wheel: $(basename "$wheel"), $(stat -c %s "$wheel") bytes" ;;
   *) echo "wheel: got $wheel, expected a name with -py3-none-"; exit 1 ;;
 esac
-"$venv/bin/pip" install -q --disable-pip-version-check "$wheel"
-venv=$(realpath "$venv")
+wheel=$(realpath "$wheel")
 cd build-python  # away from the sources: only the installed package can be imported
-"$venv/bin/python" -c "import flashrel; print('import flashrel', flashrel.__version__, 'with NumPy alone')"
-"$venv/bin/pip" install -q --disable-pip-version-check pytest hypothesis ml_dtypes "apache-tvm-ffi>=0.1.12,<0.2"
-"$venv/bin/python" -m pytest -q ../tests/python "$@"
+
+test_under() {  # test_under PYTHON VENV PYTEST_ARGUMENTS...
+  local python=$1 venv=$2
+  shift 2
+  [ -d "$venv" ] || "$python" -m venv "$venv"
+  "$venv/bin/pip" install -q --disable-pip-version-check "$wheel"
+  "$venv/bin/python" -c "import platform, flashrel; print('Python', platform.python_version(), 'imports flashrel',
+flashrel.__version__, 'with NumPy alone')"
+  "$venv/bin/pip" install -q --disable-pip-version-check pytest hypothesis ml_dtypes "apache-tvm-ffi>=0.1.12,<0.2"
+  "$venv/bin/python" -m pytest -q ../tests/python "$@"
+}
+
+test_under "$python" "$venv" "$@"
+for other in ${PYTHONS-"$HOME"/.pyenv/versions/3.1[0-9].*/bin/python}; do
+  if [ -x "$other" ]; then
+    rm -rf other-venv
+    test_under "$other" other-venv "$@"
+  fi
+done
