@@ -5,7 +5,6 @@ Triton's interpreter.
 """
 
 import logging
-import os
 import sys
 import types
 
@@ -15,8 +14,6 @@ from oracle import BFLOAT16, Problem, attention
 
 torch = pytest.importorskip("torch")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import vllm_files  # noqa: E402
 
