@@ -99,10 +99,15 @@ void print_schedule(const Plan& plan, const std::vector<Lengths>& batch) {
              plan.policy.n_workers, most_parts, n_slots, plan.bounds.n_slots);
 }
 
+void print_ledger(std::string_view name, const Workspace& memory) {
+  fmt::print("{:<10} {}\n", name, bytes_text(static_cast<double>(memory.total_bytes())));
+  for (const Workspace::Entry& entry : memory.entries())
+    fmt::print("             {:<15} {:>12} at {}\n", entry.name, bytes_text(static_cast<double>(entry.bytes)), entry.offset);
+}
+
 void print_cost(const Plan& plan, const Problem& problem, const Device& device) {
-  fmt::print("workspace  {}\n", bytes_text(static_cast<double>(plan.workspace.total_bytes())));
-  for (const Workspace::Entry& entry : plan.workspace.entries())
-    fmt::print("             {:<10} {:>12} at {}\n", entry.name, bytes_text(static_cast<double>(entry.bytes)), entry.offset);
+  print_ledger("workspace", plan.workspace);
+  print_ledger("+ schedule", plan.schedule_memory);
   const Cost cost = estimate_cost(problem, device);
   fmt::print("work       {}FLOP, {} moved once; {:.1f} FLOP a byte\n", count_text(cost.flops), bytes_text(cost.bytes),
              cost.bytes > 0 ? cost.flops / cost.bytes : 0.0);

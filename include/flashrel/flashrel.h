@@ -81,6 +81,13 @@ typedef struct flashrel_tensor {
 
 typedef enum flashrel_memory { FLASHREL_HOST = 0, FLASHREL_CUDA = 1 } flashrel_memory;
 
+/* Memory for a schedule that several calls share. The caller sets data and bytes; flashrel_schedule sets key. */
+typedef struct flashrel_schedule_buffer {
+  void* data;   /* in args->memory, 256-byte aligned */
+  size_t bytes; /* at least flashrel_schedule_bytes */
+  uint64_t key; /* names the plan that the schedule was made for */
+} flashrel_schedule_buffer;
+
 typedef enum flashrel_edge { FLASHREL_EDGE_ZERO = 0, FLASHREL_EDGE_CLAMP = 1 } flashrel_edge;
 
 /* ---------------------------------------------------------------- attention */
@@ -130,6 +137,8 @@ typedef struct flashrel_attention_args {
   int32_t validate;      /* host memory only. A run always checks the lengths; 1 = page numbers too, and when sizing */
   const char* backend;   /* NULL or "auto", or a name from flashrel_info; a forced backend that cannot serve is an error */
   const char* route;     /* NULL or "auto", "score_mod", "sheared" (mode logits), "fused" (mode fused) */
+
+  const flashrel_schedule_buffer* schedule; /* NULL: the call makes its own; else what flashrel_schedule made */
 } flashrel_attention_args;
 
 /* Fills the defaults: no tensors, causal, no window, softmax_scale NaN (the caller must set it), bounds -1, the rest 0. */
@@ -145,6 +154,20 @@ FLASHREL_API flashrel_code flashrel_attention_workspace(const flashrel_attention
  * On any error nothing is launched and nothing is written. */
 FLASHREL_API flashrel_code flashrel_attention(const flashrel_attention_args* args, void* workspace, size_t workspace_bytes,
                                               void* stream);
+
+/* The schedule: which CTA or thread takes which rows and keys. It depends on cu_seqlens_q, cache_seqlens, block_table, shapes,
+ * bounds, masks and options, not on the data, so the layers of one kind in one step of a model can share it:
+ *
+ *     flashrel_schedule(&args, &buffer, stream);      once a step, after the lengths are there
+ *     args.schedule = &buffer;                        then one flashrel_attention a layer
+ *
+ * Takes the arguments of the calls that will share it (args->schedule is ignored) and touches none of their outputs.
+ * A call refuses a buffer that was made for another plan; that lengths and table have not changed since is the caller's
+ * duty. Calls that share a buffer must not overlap in time. In a CUDA graph both functions may be captured: a replay makes
+ * the schedule of its own lengths. A call with a shared schedule needs a smaller workspace. */
+FLASHREL_API flashrel_code flashrel_schedule_bytes(const flashrel_attention_args* args, size_t* bytes);
+FLASHREL_API flashrel_code flashrel_schedule(const flashrel_attention_args* args, flashrel_schedule_buffer* buffer,
+                                             void* stream);
 
 /* The plan as JSON text: backend, every refusal with its reason, route, tiles, splits, workspace ledger, bytes, flops,
  * predicted time. Writes at most `capacity` bytes with a final NUL; *needed gets the full length with the NUL. */

@@ -88,6 +88,20 @@ struct Attention : flashrel_attention_args {
   }
 };
 
+// A schedule in host memory that calls of an equal plan share: make it once a step, then set `call.schedule = &shared`.
+class HostSchedule : public flashrel_schedule_buffer {
+ public:
+  HostSchedule() : flashrel_schedule_buffer{} {}
+  Result make(const Attention& call) {
+    if (Result sized = Result(flashrel_schedule_bytes(&call, &bytes)); !sized) return sized;
+    data = memory_.reserve(bytes);
+    return Result(flashrel_schedule(&call, this, nullptr));
+  }
+
+ private:
+  HostWorkspace memory_;
+};
+
 struct Merge : flashrel_merge_args {
   Merge() { flashrel_merge_args_init(this); }
   Result run(void* stream = nullptr) const { return Result(flashrel_merge(this, stream)); }

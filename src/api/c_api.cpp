@@ -7,6 +7,7 @@
 
 #include "api/describe.hpp"
 #include "api/device.hpp"
+#include "api/run.hpp"
 #include "api/seed.hpp"
 #include "api/validate.hpp"
 #include "backend/backend.hpp"
@@ -51,9 +52,36 @@ Status read_args(const Args* given, Args& args) {
 struct PlannedCall : Call {
   Device device;
   Plan plan;
+  void* shared_schedule = nullptr;
+  std::size_t needed_bytes() const { return workspace_bytes(plan, shared_schedule != nullptr); }
 };
 
-Status prepare(const flashrel_attention_args* given, PlannedCall& call) {
+Status check_memory(const char* name, const void* memory, std::size_t bytes, std::size_t needed) {
+  if (needed == 0) return {};
+  const std::string argument = name;
+  if (memory == nullptr)
+    return workspace_error(argument + ": got a null pointer, expected " + std::to_string(needed) + " bytes");
+  if (bytes < needed)
+    return workspace_error(argument + "_bytes: got " + std::to_string(bytes) + ", expected at least " + std::to_string(needed));
+  if (reinterpret_cast<std::uintptr_t>(memory) % Workspace::kAlignment != 0)
+    return workspace_error(argument + ": got an address that is not a multiple of " + std::to_string(Workspace::kAlignment));
+  return {};
+}
+
+Status share_schedule(const flashrel_schedule_buffer* schedule, PlannedCall& call) {
+  if (schedule == nullptr) return {};
+  if (schedule->key != schedule_key(call.problem, call.plan))
+    return invalid(
+        "schedule: got one that flashrel_schedule did not make for these shapes, bounds, masks and options, "
+        "expected one of an equal plan");
+  FLASHREL_RETURN_IF_ERROR(check_memory("schedule", schedule->data, schedule->bytes, call.plan.schedule_memory.total_bytes()));
+  call.shared_schedule = schedule->data;
+  return {};
+}
+
+enum class Purpose { kPlan, kSchedule, kRun };
+
+Status prepare(const flashrel_attention_args* given, Purpose purpose, PlannedCall& call) {
   flashrel_attention_args args;
   FLASHREL_RETURN_IF_ERROR(read_args(given, args));
   FLASHREL_RETURN_IF_ERROR(validate(args, call));
@@ -62,40 +90,26 @@ Status prepare(const flashrel_attention_args* given, PlannedCall& call) {
   } else {
     if (std::string error = cpu::isa_error(); !error.empty()) return invalid(error);
     call.device = host_device();
-    if (args.validate == 1) FLASHREL_RETURN_IF_ERROR(validate_contents(call.problem, call.tensors));
+    if (purpose != Purpose::kPlan || args.validate == 1) FLASHREL_RETURN_IF_ERROR(validate_lengths(call.problem, call.tensors));
+    if (args.validate == 1) FLASHREL_RETURN_IF_ERROR(validate_pages(call.problem, call.tensors));
   }
-  return make_plan(call.problem, call.device, call.options, call.plan);
+  FLASHREL_RETURN_IF_ERROR(make_plan(call.problem, call.device, call.options, call.plan));
+  return purpose == Purpose::kSchedule ? Status{} : share_schedule(args.schedule, call);
 }
 
-Status check_workspace(const Plan& plan, const void* workspace, std::size_t bytes) {
-  const std::size_t needed = plan.workspace.total_bytes();
-  if (needed == 0) return {};
-  if (workspace == nullptr)
-    return workspace_error("workspace: got a null pointer, expected " + std::to_string(needed) + " bytes");
-  if (bytes < needed)
-    return workspace_error("workspace_bytes: got " + std::to_string(bytes) + ", expected at least " + std::to_string(needed));
-  if (reinterpret_cast<std::uintptr_t>(workspace) % Workspace::kAlignment != 0)
-    return workspace_error("workspace: got an address that is not a multiple of " + std::to_string(Workspace::kAlignment));
-  return {};
-}
-
-Status run(const PlannedCall& call, void* workspace, std::size_t bytes, void* stream) {
-  FLASHREL_RETURN_IF_ERROR(check_workspace(call.plan, workspace, bytes));
-  if (call.problem.n_seqs == 0 || call.problem.n_tokens == 0) return {};
-  const bool cut = call.plan.bounds.n_slots > 0;
-  if (call.problem.memory == MemoryKind::kHost) {
-    FLASHREL_RETURN_IF_ERROR(call.plan.backend->launch(call.problem, call.tensors, call.plan, workspace, nullptr));
-    return cut ? combine_parts_cpu(call.problem, call.tensors, call.plan, workspace) : Status{};
-  }
+// Calls body() with the call's device current.
+template <class Body>
+Status on_device(const PlannedCall& call, Body&& body) {
+  if (call.problem.memory == MemoryKind::kHost) return body();
 #if defined(FLASHREL_WITH_CUDA)
   const CurrentCudaDevice current(call.device.ordinal);
-  FLASHREL_RETURN_IF_ERROR(call.plan.backend->launch(call.problem, call.tensors, call.plan, workspace, stream));
-  return cut ? combine_parts_cuda(call.problem, call.tensors, call.plan, workspace, stream) : Status{};
+  return body();
 #else
-  static_cast<void>(stream);
   return runtime_error("memory: got CUDA in a build without GPU backends");
 #endif
 }
+
+bool is_empty(const Problem& problem) { return problem.n_seqs == 0 || problem.n_tokens == 0; }
 
 Status copy_text(const std::string& from, char* text, std::size_t capacity, std::size_t* needed) {
   if (needed != nullptr) *needed = from.size() + 1;
@@ -126,8 +140,8 @@ flashrel_code flashrel_attention_workspace(const flashrel_attention_args* args, 
   return guarded([&]() -> Status {
     if (bytes == nullptr) return invalid("bytes: got a null pointer");
     PlannedCall call;
-    FLASHREL_RETURN_IF_ERROR(prepare(args, call));
-    *bytes = call.plan.workspace.total_bytes();
+    FLASHREL_RETURN_IF_ERROR(prepare(args, Purpose::kPlan, call));
+    *bytes = call.needed_bytes();
     return {};
   });
 }
@@ -135,15 +149,41 @@ flashrel_code flashrel_attention_workspace(const flashrel_attention_args* args, 
 flashrel_code flashrel_attention(const flashrel_attention_args* args, void* workspace, size_t workspace_bytes, void* stream) {
   return guarded([&]() -> Status {
     PlannedCall call;
-    FLASHREL_RETURN_IF_ERROR(prepare(args, call));
-    return run(call, workspace, workspace_bytes, stream);
+    FLASHREL_RETURN_IF_ERROR(prepare(args, Purpose::kRun, call));
+    FLASHREL_RETURN_IF_ERROR(check_memory("workspace", workspace, workspace_bytes, call.needed_bytes()));
+    if (is_empty(call.problem)) return {};
+    const CallMemory memory = place_memory(call.plan, workspace, call.shared_schedule);
+    return on_device(call, [&] { return run_plan(call.problem, call.tensors, call.plan, memory, stream); });
+  });
+}
+
+flashrel_code flashrel_schedule_bytes(const flashrel_attention_args* args, size_t* bytes) {
+  return guarded([&]() -> Status {
+    if (bytes == nullptr) return invalid("bytes: got a null pointer");
+    PlannedCall call;
+    FLASHREL_RETURN_IF_ERROR(prepare(args, Purpose::kSchedule, call));
+    *bytes = call.plan.schedule_memory.total_bytes();
+    return {};
+  });
+}
+
+flashrel_code flashrel_schedule(const flashrel_attention_args* args, flashrel_schedule_buffer* buffer, void* stream) {
+  return guarded([&]() -> Status {
+    if (buffer == nullptr) return invalid("buffer: got a null pointer");
+    PlannedCall call;
+    FLASHREL_RETURN_IF_ERROR(prepare(args, Purpose::kSchedule, call));
+    FLASHREL_RETURN_IF_ERROR(check_memory("buffer", buffer->data, buffer->bytes, call.plan.schedule_memory.total_bytes()));
+    buffer->key = schedule_key(call.problem, call.plan);
+    if (is_empty(call.problem)) return {};
+    return on_device(call,
+                     [&] { return call.plan.backend->schedule(call.problem, call.tensors, call.plan, buffer->data, stream); });
   });
 }
 
 flashrel_code flashrel_plan_json(const flashrel_attention_args* args, char* text, size_t capacity, size_t* needed) {
   return guarded([&]() -> Status {
     PlannedCall call;
-    FLASHREL_RETURN_IF_ERROR(prepare(args, call));
+    FLASHREL_RETURN_IF_ERROR(prepare(args, Purpose::kPlan, call));
     return copy_text(describe_plan(call.problem, call.device, call.plan), text, capacity, needed);
   });
 }

@@ -47,8 +47,8 @@ void write_schedule(Json& json, const Plan& plan) {
   json.integer("max_items", plan.bounds.n_items).integer("max_part_slots", plan.bounds.n_slots);
 }
 
-void write_workspace(Json& json, const Workspace& workspace) {
-  json.begin_object("workspace").integer("bytes", static_cast<std::int64_t>(workspace.total_bytes())).begin_array("entries");
+void write_ledger(Json& json, std::string_view name, const Workspace& workspace) {
+  json.begin_object(name).integer("bytes", static_cast<std::int64_t>(workspace.total_bytes())).begin_array("entries");
   for (const Workspace::Entry& entry : workspace.entries())
     json.begin_object()
         .text("name", entry.name)
@@ -82,7 +82,8 @@ std::string describe_plan(const Problem& problem, const Device& device, const Pl
   json.text("bias", name_of(problem.bias)).text("route", name_of(plan.policy.route));
   write_policy(json, plan.policy);
   write_schedule(json, plan);
-  write_workspace(json, plan.workspace);
+  write_ledger(json, "workspace", plan.workspace);
+  write_ledger(json, "schedule_memory", plan.schedule_memory);
   const Cost cost = estimate_cost(problem, device);
   json.number("flops", cost.flops).number("bytes", cost.bytes).number("predicted_us", cost.predicted_us);
   return json.end_object().str();

@@ -218,7 +218,7 @@ Status validate(const Args& args, Call& call) {
   return {};
 }
 
-Status validate_contents(const Problem& p, const Tensors& t) {
+Status validate_lengths(const Problem& p, const Tensors& t) {
   const Strides& s = p.strides;
   if (t.cu_seqlens_q[0] != 0) return invalid(got("cu_seqlens_q[0]", t.cu_seqlens_q[0], "0"));
   for (int seq = 0; seq < p.n_seqs; ++seq) {
@@ -238,12 +238,20 @@ Status validate_contents(const Problem& p, const Tensors& t) {
                          "at most max_pages * page_size = " + std::to_string(p.max_pages * p.page_size)));
     if (kv_len > p.max_seqlen_k)
       return invalid(got(("cache_seqlens" + at).c_str(), kv_len, "at most max_seqlen_k = " + std::to_string(p.max_seqlen_k)));
-    const Lengths lengths{static_cast<int>(end - begin), static_cast<int>(kv_len)};
+  }
+  return {};
+}
+
+Status validate_pages(const Problem& p, const Tensors& t) {
+  const Strides& s = p.strides;
+  for (int seq = 0; seq < p.n_seqs; ++seq) {
+    const std::int32_t begin = t.cu_seqlens_q[seq * s.cu_q_seq], end = t.cu_seqlens_q[(seq + 1) * s.cu_q_seq];
+    const Lengths lengths{end - begin, t.cache_seqlens[seq * s.kv_len_seq]};
     const Range used = page_entries(visible_keys({0, lengths.q_len}, lengths, p.visible), p.page_size);
     for (int entry = used.begin; entry < used.end; ++entry) {
       const std::int32_t page = t.block_table[seq * s.table_seq + entry * s.table_page];
       if (!page_in_cache(page, p.n_pages))
-        return invalid(got(("block_table" + at + "[" + std::to_string(entry) + "]").c_str(), page,
+        return invalid(got(("block_table[" + std::to_string(seq) + "][" + std::to_string(entry) + "]").c_str(), page,
                            "a page number from 0 to " + std::to_string(p.n_pages - 1)));
     }
   }

@@ -19,8 +19,10 @@ struct Call {
 
 Status validate(const flashrel_attention_args& args, Call& call);
 
-// Checks of the contents of cu_seqlens_q, cache_seqlens and block_table (host memory): what `validate = 1` asks for.
-Status validate_contents(const Problem& problem, const Tensors& tensors);
+// Host memory: the contents of cu_seqlens_q and cache_seqlens against shapes and bounds. Every run asks for it.
+Status validate_lengths(const Problem& problem, const Tensors& tensors);
+// Host memory: the used entries of block_table, once the lengths are right. `validate = 1` asks for it.
+Status validate_pages(const Problem& problem, const Tensors& tensors);
 
 Status validate_merge(const flashrel_merge_args& args, MergeProblem& problem, MergeTensors& tensors);
 

@@ -1,4 +1,4 @@
-// What a backend is: five functions and a name. backend/list.cpp holds the two ordered lists; plan/route walks them.
+// What a backend is: six functions and a name. backend/list.cpp holds the two ordered lists; plan/route walks them.
 #pragma once
 
 #include <span>
@@ -23,11 +23,14 @@ struct Backend {
   // "" when it can serve; else one sentence: the argument, what was found, what is needed.
   std::string (*supports)(const Problem&, const Device&, const Options&);
   Policy (*choose_policy)(const Problem&, const Device&, const Options&);
-  // Books what the kernel needs beyond the item table and the part buffers, which make_plan books for everyone.
-  void (*book_workspace)(const Problem&, const Plan&, Workspace&);
+  // Books what it needs in plan.schedule_memory and plan.workspace beyond the work list and the part buffers, which make_plan
+  // books for everyone.
+  void (*book)(const Problem&, Plan&);
+  // Fills the schedule from cu_seqlens_q and cache_seqlens.
+  Status (*schedule)(const Problem&, const Tensors&, const Plan&, void* schedule, void* stream);
   // Runs all work items: results of single-part items to out and lse, parts to the workspace's part buffers.
   // The caller merges the parts afterwards (combine/).
-  Status (*launch)(const Problem&, const Tensors&, const Plan&, void* workspace, void* stream);
+  Status (*launch)(const Problem&, const Tensors&, const Plan&, const CallMemory&, void* stream);
 };
 
 // In routing order.

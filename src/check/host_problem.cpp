@@ -66,7 +66,8 @@ const std::vector<NamedTensor>& output_tensors() {
 
 Status describe(const HostProblem& host, Call& call) {
   FLASHREL_RETURN_IF_ERROR(validate(host.args, call));
-  return validate_contents(call.problem, call.tensors);
+  FLASHREL_RETURN_IF_ERROR(validate_lengths(call.problem, call.tensors));
+  return validate_pages(call.problem, call.tensors);
 }
 
 }  // namespace flashrel::check

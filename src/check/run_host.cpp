@@ -69,6 +69,15 @@ Status Placement::create(HostProblem& host, const RunOptions& options, Placement
     FLASHREL_RETURN_IF_ERROR(placement.copy_inputs());
   }
   placement.place_tensors();
+  if (options.shared_schedule) {
+    const flashrel_attention_args args = placement.args();
+    flashrel_schedule_buffer& buffer = placement.schedule_buffer_;
+    FLASHREL_RETURN_IF_ERROR(from_abi(flashrel_schedule_bytes(&args, &buffer.bytes)));
+    FLASHREL_RETURN_IF_ERROR(Block::allocate(options.memory, buffer.bytes, placement.schedule_));
+    buffer.data = placement.schedule_.data();
+    FLASHREL_RETURN_IF_ERROR(fill_bytes(options.memory, buffer.data, kUntouched, buffer.bytes));
+    FLASHREL_RETURN_IF_ERROR(placement.schedule());
+  }
   const flashrel_attention_args args = placement.args();
   FLASHREL_RETURN_IF_ERROR(from_abi(flashrel_attention_workspace(&args, &placement.workspace_bytes_)));
   return Block::allocate(options.memory, placement.workspace_bytes_ + 2 * kGuardBytes, placement.workspace_);
@@ -109,6 +118,11 @@ Status Placement::poison() {
   return fill_bytes(options_.memory, workspace_.data(), kUntouched, workspace_.bytes());
 }
 
+Status Placement::schedule(void* stream) {
+  const flashrel_attention_args call = args();
+  return from_abi(flashrel_schedule(&call, &schedule_buffer_, stream));
+}
+
 Status Placement::launch(void* stream) {
   const flashrel_attention_args call = args();
   return from_abi(flashrel_attention(&call, workspace(), workspace_bytes_, stream));
@@ -118,6 +132,7 @@ flashrel_attention_args Placement::args() const {
   flashrel_attention_args call = args_;
   call.backend = options_.backend.c_str();
   call.route = options_.route.c_str();
+  if (options_.shared_schedule) call.schedule = &schedule_buffer_;
   return call;
 }
 

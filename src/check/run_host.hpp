@@ -18,6 +18,7 @@ struct RunOptions {
   std::int64_t num_splits = -1;  // -1 = as the problem says
   bool deterministic = false;    // or as the problem says
   bool validate = true;          // host memory: check lengths and page numbers
+  bool shared_schedule = false;  // flashrel_schedule first, then calls that share what it made
 };
 
 struct RunResult {
@@ -33,15 +34,16 @@ bool memory_of_backend(const std::string& name, MemoryKind& kind);
 // The problem's buffers in the memory where it runs. `host` must outlive it; its output buffers are shared by all placements.
 class Placement {
  public:
-  // Allocates, copies the inputs in and sizes the workspace.
+  // Allocates, copies the inputs in, sizes the workspace and makes the schedule if it is to be shared.
   static Status create(HostProblem& host, const RunOptions& options, Placement& placement);
 
-  Status copy_inputs();                   // again, after the host problem's lengths, tables or data changed in place
-  Status poison();                        // NaN into out, lse and workspace
-  Status launch(void* stream = nullptr);  // the call itself; does not wait
-  RunResult collect();                    // waits, copies the results out, looks for damage
+  Status copy_inputs();                     // again, after the host problem's lengths, tables or data changed in place
+  Status poison();                          // NaN into out, lse and workspace
+  Status schedule(void* stream = nullptr);  // shared schedule only: again, after lengths or tables changed; does not wait
+  Status launch(void* stream = nullptr);    // the call itself; does not wait
+  RunResult collect();                      // waits, copies the results out, looks for damage
 
-  flashrel_attention_args args() const;  // names of backend and route live as long as this object
+  flashrel_attention_args args() const;  // what they point to lives as long as this object
   void* workspace() const { return workspace_.data() + kGuardBytes; }
   std::size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -54,6 +56,8 @@ class Placement {
   std::vector<Block> inputs_, outputs_;  // CUDA only: mirrors of the host problem's buffers
   Block workspace_;                      // between guards
   std::size_t workspace_bytes_ = 0;
+  Block schedule_;
+  flashrel_schedule_buffer schedule_buffer_{};
 };
 
 // All of the above once.

@@ -12,9 +12,10 @@
 namespace flashrel {
 
 // Merges the slots of every unit that was cut into parts; called after Backend::launch when plan.bounds.n_slots > 0.
-// Reads the item table and the part buffers of the workspace, writes out and lse.
-Status combine_parts_cpu(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace);
-Status combine_parts_cuda(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream);
+// Reads the schedule and the part buffers of the workspace, writes out and lse.
+Status combine_parts_cpu(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory);
+Status combine_parts_cuda(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory,
+                          void* stream);
 
 // The public merge. Strides in elements; head_dim is contiguous.
 struct MergeProblem {

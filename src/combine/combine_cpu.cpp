@@ -59,6 +59,7 @@ struct Parts {
   const Problem* problem;
   const Tensors* tensors;
   const WorkItem* items;
+  const std::int32_t* merges;
   const float* part_out;
   const float* part_lse;
   int tile_rows;
@@ -87,9 +88,9 @@ void merge_unit(const Parts& c, const WorkItem& item) {
   }
 }
 
-void merge_item(void* context, int i) {
+void merge_listed(void* context, int i) {
   const Parts& c = *static_cast<const Parts*>(context);
-  if (c.items[i].n_parts > 1 && c.items[i].part == 0) merge_unit(c, c.items[i]);
+  merge_unit(c, c.items[c.merges[i]]);
 }
 
 struct PublicMerge {
@@ -125,17 +126,17 @@ void merge_public_rows(void* context, int task) {
 
 }  // namespace
 
-Status combine_parts_cpu(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace) {
+Status combine_parts_cpu(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory) {
   if (plan.bounds.n_slots == 0) return {};
   Parts parts{&problem,
               &tensors,
-              plan.workspace.at<WorkItem>(workspace, "items"),
-              plan.workspace.at<float>(workspace, "part_out"),
-              plan.workspace.at<float>(workspace, "part_lse"),
+              plan.schedule_memory.at<WorkItem>(memory.schedule, kItemsEntry),
+              plan.schedule_memory.at<std::int32_t>(memory.schedule, kMergeListEntry),
+              plan.workspace.at<float>(memory.workspace, "part_out"),
+              plan.workspace.at<float>(memory.workspace, "part_lse"),
               plan.policy.tile_rows};
-  int n_items = 0;
-  while (n_items < plan.bounds.n_items && parts.items[n_items].seq >= 0) ++n_items;
-  parallel_for(n_items, &merge_item, &parts);
+  const int n_merges = plan.schedule_memory.at<ScheduleHeader>(memory.schedule, kScheduleHeaderEntry)->n_merges;
+  parallel_for(n_merges, &merge_listed, &parts);
   return {};
 }
 

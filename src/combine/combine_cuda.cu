@@ -121,9 +121,10 @@ void with_float_type(DType dtype, Body&& body) {
 
 }  // namespace
 
-Status combine_parts_cuda(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
-  const AttentionParams params = make_attention_params(problem, tensors, plan, workspace);
-  const auto* merges = plan.workspace.at<std::int32_t>(workspace, kMergeListEntry);
+Status combine_parts_cuda(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory,
+                          void* stream) {
+  const AttentionParams params = make_attention_params(problem, tensors, plan, memory);
+  const auto* merges = plan.schedule_memory.at<std::int32_t>(memory.schedule, kMergeListEntry);
   const unsigned grid = grid_for(plan.bounds.n_slots / 2 * plan.policy.tile_rows);
   with_float_type(problem.dtype, [&](auto type) {
     combine_kernel<decltype(type)>

@@ -34,13 +34,26 @@ struct Refusal {
 
 struct Backend;
 
+// Entries of Plan::schedule_memory: WorkItem[n_items], ScheduleHeader, and the index in the item table of the first part of
+// every unit that has several, in table order (int32).
+inline constexpr std::string_view kItemsEntry = "items", kScheduleHeaderEntry = "schedule_header",
+                                  kMergeListEntry = "merge_list";
+
 struct Plan {
   const Backend* backend = nullptr;
   std::vector<Refusal> considered;  // in routing order, up to and including the chosen one
   Policy policy;
   ScheduleShape schedule;
   ScheduleBounds bounds;
-  Workspace workspace;
+  Workspace schedule_memory;  // filled from the lengths by Backend::schedule; any call of an equal plan may read it
+  Workspace workspace;        // scratch of one call
+};
+
+// Where a call's memory is.
+struct CallMemory {
+  void* schedule = nullptr;
+  void* workspace = nullptr;
+  bool schedule_is_shared = false;  // filled by an earlier call (flashrel_schedule), not just before this one
 };
 
 }  // namespace flashrel

@@ -27,14 +27,19 @@ PagedTensor paged_tensor(const Problem& p, const void* data, std::int64_t page, 
 
 }  // namespace
 
-AttentionParams make_attention_params(const Problem& p, const Tensors& t, const Plan& plan, void* workspace) {
+BatchParams make_batch_params(const Problem& p, const Tensors& t) {
+  const Strides& s = p.strides;
+  return {t.cache_seqlens, s.kv_len_seq, t.cu_seqlens_q, s.cu_q_seq, t.block_table,
+          s.table_seq,     s.table_page, p.max_pages,    p.n_pages,  FastDiv(static_cast<std::uint32_t>(p.page_size))};
+}
+
+AttentionParams make_attention_params(const Problem& p, const Tensors& t, const Plan& plan, const CallMemory& memory) {
   const Strides& s = p.strides;
   AttentionParams a;
   a.q = token_tensor(p, t.q, p.dtype, s.q_token, s.q_head);
   a.k = paged_tensor(p, t.k_cache, s.k_page, s.k_slot, s.k_head);
   a.v = paged_tensor(p, t.v_cache, s.v_page, s.v_slot, s.v_head);
-  a.batch = {t.cache_seqlens, s.kv_len_seq, t.cu_seqlens_q, s.cu_q_seq, t.block_table,
-             s.table_seq,     s.table_page, p.max_pages,    p.n_pages,  FastDiv(static_cast<std::uint32_t>(p.page_size))};
+  a.batch = make_batch_params(p, t);
 
   a.bias.route = plan.policy.route;
   a.bias.band = p.band;
@@ -52,11 +57,11 @@ AttentionParams make_attention_params(const Problem& p, const Tensors& t, const 
   a.output.lse = p.has_lse ? t.lse : nullptr;
   a.output.lse_token_stride = s.lse_token;
   a.output.lse_head_stride = s.lse_head;
-  a.output.part_out = plan.workspace.at<float>(workspace, "part_out");
-  a.output.part_lse = plan.workspace.at<float>(workspace, "part_lse");
+  a.output.part_out = plan.workspace.at<float>(memory.workspace, "part_out");
+  a.output.part_lse = plan.workspace.at<float>(memory.workspace, "part_lse");
 
-  a.work = {plan.workspace.at<WorkItem>(workspace, "items"),
-            plan.workspace.at<ScheduleHeader>(workspace, kScheduleHeaderEntry)};
+  a.work = {plan.schedule_memory.at<WorkItem>(memory.schedule, kItemsEntry),
+            plan.schedule_memory.at<ScheduleHeader>(memory.schedule, kScheduleHeaderEntry)};
   a.group = FastDiv(static_cast<std::uint32_t>(p.group()));
   a.head_dim = p.head_dim;
   a.scale_is_zero = std::fabs(p.softmax_scale) < kSmallestScale;

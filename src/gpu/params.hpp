@@ -74,6 +74,16 @@ struct WorkParams {
   ScheduleHeader* header = nullptr;  // item count, and the counter from which CTAs take items
 };
 
+#if defined(__CUDACC__)
+// Index of the caller's next item; every CTA stops at its first index past the last item. So the last count of a run is
+// n_items + CTAs - 1, and leaves 0 to the next run.
+__device__ __forceinline__ int claim_item(const WorkParams& work) {
+  const int count = atomicAdd(&work.header->next_item, 1);
+  if (count == work.header->n_items + static_cast<int>(gridDim.x) - 1) work.header->next_item = 0;
+  return count;
+}
+#endif
+
 struct AttentionParams {
   TokenTensor q;
   PagedTensor k, v;
@@ -89,6 +99,8 @@ struct AttentionParams {
 };
 
 // Everything but bias.packed_proj, which is the backend's.
-AttentionParams make_attention_params(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace);
+AttentionParams make_attention_params(const Problem& problem, const Tensors& tensors, const Plan& plan,
+                                      const CallMemory& memory);
+BatchParams make_batch_params(const Problem& problem, const Tensors& tensors);
 
 }  // namespace flashrel::gpu

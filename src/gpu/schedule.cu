@@ -147,16 +147,14 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
 
 }  // namespace
 
-void book_schedule(const Plan& plan, Workspace& workspace) {
-  workspace.book(std::string(kScheduleHeaderEntry), sizeof(ScheduleHeader));
-  workspace.book(std::string(kMergeListEntry), static_cast<std::size_t>(plan.bounds.n_slots / 2) * sizeof(std::int32_t));
-}
-
-Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
-  const AttentionParams params = make_attention_params(problem, tensors, plan, workspace);
-  const ScheduleParams p{plan.schedule,       params.batch,        plan.workspace.at<WorkItem>(workspace, "items"),
-                         plan.bounds.n_items, plan.bounds.n_slots, plan.workspace.at<std::int32_t>(workspace, kMergeListEntry),
-                         params.work.header};
+Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
+  const ScheduleParams p{plan.schedule,
+                         make_batch_params(problem, tensors),
+                         plan.schedule_memory.at<WorkItem>(schedule, kItemsEntry),
+                         plan.bounds.n_items,
+                         plan.bounds.n_slots,
+                         plan.schedule_memory.at<std::int32_t>(schedule, kMergeListEntry),
+                         plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry)};
   schedule_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return launch_status("schedule_kernel");
 }

@@ -12,21 +12,7 @@
 
 namespace flashrel::gpu {
 
-struct ScheduleHeader {
-  std::int32_t n_items = 0;
-  std::int32_t n_slots = 0;
-  std::int32_t n_merges = 0;   // entries of the merge list
-  std::int32_t next_item = 0;  // counter from which CTAs take items
-};
-
-inline constexpr std::string_view kScheduleHeaderEntry = "schedule_header";
-// The index in the item table of the first part of every unit that has several, in table order (int32).
-inline constexpr std::string_view kMergeListEntry = "merge_list";
-
-// Books the two entries beside "items", which make_plan books.
-void book_schedule(const Plan& plan, Workspace& workspace);
-
 // Enqueues the kernel that fills items, header (next_item = 0) and merge list.
-Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream);
+Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream);
 
 }  // namespace flashrel::gpu

@@ -37,6 +37,14 @@ struct WorkItem {
   constexpr bool operator==(const WorkItem&) const = default;
 };
 
+// What stands beside the items, in the same memory.
+struct ScheduleHeader {
+  std::int32_t n_items = 0;
+  std::int32_t n_slots = 0;
+  std::int32_t n_merges = 0;   // entries of the merge list
+  std::int32_t next_item = 0;  // GPU: counter from which CTAs take items; every run leaves it at 0 again
+};
+
 FLASHREL_HD constexpr Range unit_rows(const ScheduleShape& s, Lengths lengths, int row_tile) {
   const long long n_rows = static_cast<long long>(lengths.q_len) * s.group;
   const long long begin = static_cast<long long>(row_tile) * s.tile_rows;

@@ -43,16 +43,41 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
   return {};
 }
 
+void book_work_list(Plan& plan) {
+  plan.schedule_memory.book(std::string(kScheduleHeaderEntry), sizeof(ScheduleHeader));
+  plan.schedule_memory.book(std::string(kItemsEntry), static_cast<std::size_t>(plan.bounds.n_items) * sizeof(WorkItem));
+  plan.schedule_memory.book(std::string(kMergeListEntry),
+                            static_cast<std::size_t>(plan.bounds.n_slots / 2) * sizeof(std::int32_t));
+}
+
 void complete_plan(const Problem& problem, const Options& options, Plan& plan) {
   plan.schedule = make_schedule_shape(problem, options, plan.policy);
   plan.bounds = schedule_bounds(plan.schedule, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
 
-  const auto n_items = static_cast<std::size_t>(plan.bounds.n_items), n_slots = static_cast<std::size_t>(plan.bounds.n_slots);
+  const auto n_slots = static_cast<std::size_t>(plan.bounds.n_slots);
   const auto tile_rows = static_cast<std::size_t>(plan.policy.tile_rows), head_dim = static_cast<std::size_t>(problem.head_dim);
-  plan.workspace.book("items", n_items * sizeof(WorkItem));
+  plan.schedule_memory = plan.workspace = Workspace{};
+  book_work_list(plan);
   plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
   plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
-  plan.backend->book_workspace(problem, plan, plan.workspace);
+  plan.backend->book(problem, plan);
+}
+
+std::uint64_t schedule_key(const Problem& problem, const Plan& plan) {
+  const ScheduleShape& s = plan.schedule;
+  std::uint64_t key = 14695981039346656037u;  // FNV-1a
+  const auto mix = [&key](std::uint64_t value) {
+    for (int byte = 0; byte < 8; ++byte) key = (key ^ (value >> 8 * byte & 0xff)) * 1099511628211u;
+  };
+  for (const char c : std::string(plan.backend->name) + "/" + std::string(plan.policy.name)) mix(static_cast<unsigned char>(c));
+  for (const std::int64_t value :
+       {std::int64_t{s.n_seqs}, std::int64_t{s.n_kv_heads}, std::int64_t{s.group}, std::int64_t{s.tile_rows},
+        std::int64_t{s.tile_keys}, std::int64_t{s.visible.begin}, std::int64_t{s.visible.end},
+        std::int64_t{s.fixed_tiles_per_part}, std::int64_t{s.max_parts}, std::int64_t{s.target_parts},
+        std::int64_t{s.min_tiles_per_part}, std::int64_t{plan.policy.n_workers}, plan.bounds.n_items, plan.bounds.n_slots,
+        problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k, std::int64_t{problem.page_size}, problem.max_pages})
+    mix(static_cast<std::uint64_t>(value));
+  return key;
 }
 
 }  // namespace flashrel

@@ -14,4 +14,10 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
 // Schedule, bounds and workspace from plan.backend and plan.policy; also for tests that force a policy.
 void complete_plan(const Problem& problem, const Options& options, Plan& plan);
 
+// The part of it that books the schedule's own entries, from plan.bounds.
+void book_work_list(Plan& plan);
+
+// Equal for two plans exactly when one's schedule serves the other (up to hash collisions).
+std::uint64_t schedule_key(const Problem& problem, const Plan& plan);
+
 }  // namespace flashrel

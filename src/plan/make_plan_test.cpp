@@ -95,7 +95,7 @@ TEST(MakePlan, TheWorkspaceHoldsEverySchedule) {
         Options options = t.options;
         options.deterministic = deterministic, options.num_splits = num_splits;
         const Plan plan = plan_of(t, make_problem(t.device.memory, 3, 40, 70000), options);
-        EXPECT_GE(plan.workspace.total_bytes(), static_cast<std::size_t>(plan.bounds.n_items) * sizeof(WorkItem));
+        EXPECT_GE(plan.schedule_memory.total_bytes(), static_cast<std::size_t>(plan.bounds.n_items) * sizeof(WorkItem));
         for (const auto& batch : batches) {
           std::int64_t n_items = 0;
           const int n_slots =

@@ -115,6 +115,44 @@ static void test_struct_size(void) {
   CHECK_ERROR(run(&c.args), FLASHREL_INVALID_ARGUMENT, "struct_size");
 }
 
+/* A schedule serves the calls whose plan it was made for, and no other. */
+static void test_shared_schedule(void) {
+  Call c;
+  flashrel_schedule_buffer buffer;
+  char* memory;
+  size_t own_bytes = 0, shared_bytes = 0;
+  make_call(&c);
+  memset(&buffer, 0, sizeof buffer);
+  CHECK_ERROR(flashrel_schedule_bytes(&c.args, NULL), FLASHREL_INVALID_ARGUMENT, "bytes");
+  CHECK_ERROR(flashrel_schedule(&c.args, NULL, NULL), FLASHREL_INVALID_ARGUMENT, "buffer");
+  CHECK(flashrel_schedule_bytes(&c.args, &buffer.bytes) == FLASHREL_OK);
+  CHECK(buffer.bytes > 0);
+  CHECK_ERROR(flashrel_schedule(&c.args, &buffer, NULL), FLASHREL_WORKSPACE, "buffer: got a null pointer");
+  memory = malloc(buffer.bytes + 256);
+  buffer.data = memory + (256 - (uintptr_t)memory % 256);
+  --buffer.bytes;
+  CHECK_ERROR(flashrel_schedule(&c.args, &buffer, NULL), FLASHREL_WORKSPACE, "buffer_bytes");
+  ++buffer.bytes;
+
+  c.args.schedule = &buffer; /* not made yet */
+  CHECK_ERROR(run(&c.args), FLASHREL_INVALID_ARGUMENT, "schedule");
+  CHECK(flashrel_schedule(&c.args, &buffer, NULL) == FLASHREL_OK);
+  CHECK(run(&c.args) == FLASHREL_OK);
+  CHECK(fabsf(c.out[0] - 10.0f / 5) < 1e-5f);
+  CHECK(flashrel_attention_workspace(&c.args, &shared_bytes) == FLASHREL_OK);
+  c.args.schedule = NULL;
+  CHECK(flashrel_attention_workspace(&c.args, &own_bytes) == FLASHREL_OK);
+  CHECK(shared_bytes + buffer.bytes == own_bytes);
+
+  c.args.schedule = &buffer;
+  c.args.window_left = 1; /* another mask, another plan */
+  CHECK_ERROR(run(&c.args), FLASHREL_INVALID_ARGUMENT, "schedule");
+  c.args.window_left = -1;
+  c.args.num_splits = 2;
+  CHECK_ERROR(run(&c.args), FLASHREL_INVALID_ARGUMENT, "schedule");
+  free(memory);
+}
+
 static void test_errors(void) {
   Call c;
   size_t bytes = 0;
@@ -254,6 +292,7 @@ static void test_seed_names(void) {
 int main(void) {
   test_result();
   test_struct_size();
+  test_shared_schedule();
   test_errors();
   test_texts();
   test_merge();

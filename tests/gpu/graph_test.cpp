@@ -34,9 +34,10 @@ void overwrite_inputs(HostProblem& to, const HostProblem& from) {
   }
 }
 
-void expect_replay_follows(const Step& step, const std::string& backend, const std::string& route) {
+void expect_replay_follows(const Step& step, const std::string& backend, const std::string& route, bool shared_schedule) {
   HostProblem host = check::generate(parse(step.captured), 1);
-  check::RunOptions options{.memory = MemoryKind::kCuda, .backend = backend, .route = route};
+  check::RunOptions options{
+      .memory = MemoryKind::kCuda, .backend = backend, .route = route, .shared_schedule = shared_schedule};
   check::Placement placement;
   Status status = check::Placement::create(host, options, placement);
   if (status.code == Code::kUnsupported) return;
@@ -50,7 +51,9 @@ void expect_replay_follows(const Step& step, const std::string& backend, const s
   cudaGraphExec_t ready = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  status = placement.launch(stream);
+  if (shared_schedule) status = placement.schedule(stream);
+  // Two layers of one step: the second must find the schedule as the first did.
+  for (int layer = 0; layer < 2 && status.ok(); ++layer) status = placement.launch(stream);
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   ASSERT_TRUE(status.ok()) << status.text;
   ASSERT_EQ(cudaGraphInstantiate(&ready, graph, 0), cudaSuccess);
@@ -93,7 +96,8 @@ TEST(GpuGraph, ReplayFollowsLengthsTablesAndData) {
     for (const Step& step : kSteps) {
       const bool logits = std::strstr(step.captured, "bias=logits") != nullptr;
       for (const char* route : logits ? std::vector<const char*>{"score_mod", "sheared"} : std::vector<const char*>{"auto"})
-        ASSERT_NO_FATAL_FAILURE(expect_replay_follows(step, std::string(backend->name), route));
+        for (const bool shared_schedule : {false, true})
+          ASSERT_NO_FATAL_FAILURE(expect_replay_follows(step, std::string(backend->name), route, shared_schedule));
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "check/memory.hpp"
 #include "index/schedule.hpp"
+#include "plan/make_plan.hpp"
 
 namespace flashrel {
 namespace {
@@ -35,8 +36,7 @@ void expect_same_table(const ScheduleShape& shape, const Batch& batch) {
   Plan plan;
   plan.schedule = shape;
   plan.bounds = schedule_bounds(shape, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
-  plan.workspace.book("items", static_cast<std::size_t>(plan.bounds.n_items) * sizeof(WorkItem));
-  gpu::book_schedule(plan, plan.workspace);
+  book_work_list(plan);
 
   std::vector<WorkItem> expected;
   std::vector<std::int32_t> expected_merges;
@@ -47,36 +47,37 @@ void expect_same_table(const ScheduleShape& shape, const Batch& batch) {
         expected.push_back(item);
       });
 
-  Block workspace, q, kv;
+  Block schedule, q, kv;
   const std::size_t prefix_bytes = prefix.size() * 4, kv_bytes = batch.kv_lens.size() * 4;
-  ASSERT_TRUE(Block::allocate(MemoryKind::kCuda, plan.workspace.total_bytes(), workspace).ok());
+  ASSERT_TRUE(Block::allocate(MemoryKind::kCuda, plan.schedule_memory.total_bytes(), schedule).ok());
   ASSERT_TRUE(Block::allocate(MemoryKind::kCuda, prefix_bytes, q).ok());
   ASSERT_TRUE(Block::allocate(MemoryKind::kCuda, kv_bytes, kv).ok());
-  ASSERT_TRUE(check::fill_bytes(MemoryKind::kCuda, workspace.data(), 0xff, workspace.bytes()).ok());
+  ASSERT_TRUE(check::fill_bytes(MemoryKind::kCuda, schedule.data(), 0xff, schedule.bytes()).ok());
   ASSERT_TRUE(check::copy_in(MemoryKind::kCuda, q.data(), prefix.data(), prefix_bytes).ok());
   ASSERT_TRUE(check::copy_in(MemoryKind::kCuda, kv.data(), batch.kv_lens.data(), kv_bytes).ok());
   Tensors tensors;
   tensors.cu_seqlens_q = reinterpret_cast<const std::int32_t*>(q.data());
   tensors.cache_seqlens = reinterpret_cast<const std::int32_t*>(kv.data());
-  const Status status = gpu::launch_schedule(problem, tensors, plan, workspace.data(), nullptr);
+  const Status status = gpu::launch_schedule(problem, tensors, plan, schedule.data(), nullptr);
   ASSERT_TRUE(status.ok()) << status.text;
 
   const auto fetch = [&]<class T>(std::string_view entry, std::size_t n, std::vector<T>& values) {
     values.resize(n);
     if (n == 0) return;
     ASSERT_TRUE(
-        check::copy_out(MemoryKind::kCuda, values.data(), plan.workspace.at<T>(workspace.data(), entry), n * sizeof(T)).ok());
+        check::copy_out(MemoryKind::kCuda, values.data(), plan.schedule_memory.at<T>(schedule.data(), entry), n * sizeof(T))
+            .ok());
   };
-  std::vector<gpu::ScheduleHeader> header;
-  fetch(gpu::kScheduleHeaderEntry, 1, header);
+  std::vector<ScheduleHeader> header;
+  fetch(kScheduleHeaderEntry, 1, header);
   ASSERT_EQ(header[0].n_items, static_cast<int>(expected.size()));
   ASSERT_EQ(header[0].n_slots, n_slots);
   ASSERT_EQ(header[0].n_merges, static_cast<int>(expected_merges.size()));
   ASSERT_EQ(header[0].next_item, 0);
   std::vector<WorkItem> items;
   std::vector<std::int32_t> merges;
-  fetch("items", expected.size(), items);
-  fetch(gpu::kMergeListEntry, expected_merges.size(), merges);
+  fetch(kItemsEntry, expected.size(), items);
+  fetch(kMergeListEntry, expected_merges.size(), merges);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(items[i], expected[i]) << "item " << i;
   ASSERT_EQ(merges, expected_merges);
 }

@@ -70,6 +70,25 @@ void keep_only(HostProblem& host, int seq) {
   set_batch(host, {{seq, q_len, kv_len}});
 }
 
+TEST(Metamorphic, SharedScheduleGivesTheSameBits) {
+  for (const char* lengths : {"q=1,1,0 kv=1500,3,9", "q=9,2 kv=700,0", "q=60,1,0,3 kv=200,900,8,0", "q=300 kv=700"})
+    for (const char* mode : kModes)
+      for (const bool deterministic : {false, true}) {
+        HostProblem host = make(std::string(lengths) + " hq=8 hkv=2 d=128 page=16 extent=512 dtype=bf16 " + mode);
+        for (Runner runner : runners_for(host)) {
+          runner.options.deterministic = deterministic;
+          const RunResult own = run(runner, host);
+          runner.options.shared_schedule = true;
+          const RunResult shared = run(runner, host);
+          ASSERT_EQ(shared.status.code, own.status.code) << shared.status.text;
+          EXPECT_EQ(shared.damage, "");
+          ASSERT_EQ(shared.out.size(), own.out.size());
+          EXPECT_EQ(std::memcmp(shared.out.data(), own.out.data(), own.out.size() * sizeof(float)), 0)
+              << runner.name << ": " << lengths << " " << mode;
+        }
+      }
+}
+
 TEST(Metamorphic, EveryNumSplitsIsRight) {
   for (const char* lengths : {"q=1 kv=1500", "q=9 kv=700", "q=60,1,0,3 kv=200,900,8,0"})
     for (const char* mode : kModes) {

@@ -4,10 +4,10 @@
 
 #include <cmath>
 
+#include "api/run.hpp"
 #include "api/validate.hpp"
 #include "backend/cpu/cpu.hpp"
 #include "check/generate.hpp"
-#include "combine/combine.hpp"
 #include "plan/make_plan.hpp"
 
 namespace flashrel {
@@ -21,15 +21,11 @@ std::vector<float> run_with(const check::Case& c, const Policy& policy) {
   Plan plan;
   EXPECT_TRUE(make_plan(call.problem, device, call.options, plan).ok());
   plan.policy = policy;
-  plan.workspace = Workspace{};
   complete_plan(call.problem, call.options, plan);
-  const check::Buffer workspace(plan.workspace.total_bytes() + Workspace::kAlignment);
+  const check::Buffer workspace(workspace_bytes(plan, false) + Workspace::kAlignment);
   const auto over = reinterpret_cast<std::uintptr_t>(workspace.data()) % Workspace::kAlignment;
   void* base = workspace.data() + (over == 0 ? 0 : Workspace::kAlignment - over);
-  EXPECT_TRUE(plan.backend->launch(call.problem, call.tensors, plan, base, nullptr).ok());
-  if (plan.bounds.n_slots > 0) {
-    EXPECT_TRUE(combine_parts_cpu(call.problem, call.tensors, plan, base).ok());
-  }
+  EXPECT_TRUE(run_plan(call.problem, call.tensors, plan, place_memory(plan, base, nullptr), nullptr).ok());
   std::vector<float> out;
   for (std::int64_t i = 0; i < check::count_of(host.args.out); ++i)
     out.push_back(load_float(host.args.out.data, call.problem.dtype, i));

@@ -1,4 +1,4 @@
-// The backend's entry: books its workspace, then enqueues schedule, projection packing and one kernel instance.
+// The backend's entry: books its workspace, then enqueues projection packing and one kernel instance.
 #include <string>
 
 #include "backend/mma/instances.hpp"
@@ -24,18 +24,16 @@ LaunchKernel choose_kernel(const Problem& problem, const Policy& policy) {
   }
 }
 
-void book_workspace(const Problem& problem, const Plan& plan, Workspace& workspace) {
-  gpu::book_schedule(plan, workspace);
+void book(const Problem& problem, Plan& plan) {
   if (plan.policy.route == Route::kFused)
-    workspace.book(std::string(kPackedProjEntry), gpu::packed_proj_bytes(problem.rel_extent, problem.d_rel));
+    plan.workspace.book(std::string(kPackedProjEntry), gpu::packed_proj_bytes(problem.rel_extent, problem.d_rel));
 }
 
-Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream) {
   if (plan.bounds.n_items == 0) return {};
-  FLASHREL_RETURN_IF_ERROR(gpu::launch_schedule(problem, tensors, plan, workspace, stream));
-  gpu::AttentionParams params = gpu::make_attention_params(problem, tensors, plan, workspace);
+  gpu::AttentionParams params = gpu::make_attention_params(problem, tensors, plan, memory);
   if (plan.policy.route == Route::kFused) {
-    void* packed = plan.workspace.at<void>(workspace, kPackedProjEntry);
+    void* packed = plan.workspace.at<void>(memory.workspace, kPackedProjEntry);
     FLASHREL_RETURN_IF_ERROR(gpu::launch_pack_rel_proj(problem, tensors, packed, stream));
     params.bias.packed_proj = packed;
   }
@@ -45,6 +43,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
 
 }  // namespace
 
-const Backend kBackend{"mma", MemoryKind::kCuda, [] { return std::string(); }, supports, choose_policy, book_workspace, launch};
+const Backend kBackend{
+    "mma", MemoryKind::kCuda, [] { return std::string(); }, supports, choose_policy, book, gpu::launch_schedule, launch};
 
 }  // namespace flashrel::mma

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
   const std::uint32_t s_ring = smem_address(smem) + warp * Shape::kSlots * Shape::kSlotBytes;
   const int n_items = p.work.header->n_items;
 
-  if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
+  if (thread == 0) s_index = claim_item(p.work);
   for (;;) {
     __syncthreads();  // SYNC: the previous item is done with shared memory, and s_index is there
     const int index = s_index;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
     ring.load(2, false, next_place, tile - 1 >= s_work.work.tile_begin);
 
     // The counter's latency hides behind the copies.
-    if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
+    if (thread == 0) s_index = claim_item(p.work);
 
     const BiasView<T> bias{
         p.bias, s_rows,  s_rel, reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),

@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
   const auto warp_row = [] { return static_cast<int>(opaque(threadIdx.x)) / 32 * 16; };
   if (thread == 0) {
     s_n_items = p.work.header->n_items;
-    s_index = atomicAdd(&p.work.header->next_item, 1);
+    s_index = claim_item(p.work);
   }
   for (;;) {
     __syncthreads();  // SYNC: the previous item is done with shared memory, and s_index is there
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
     }
     cp_async_commit();
     // The counter's latency hides behind the copies.
-    if (thread == 0) s_index = atomicAdd(&p.work.header->next_item, 1);
+    if (thread == 0) s_index = claim_item(p.work);
 
     float out[Shape::kRowBlocks][Shape::kDimBlocks][4];
 #pragma unroll

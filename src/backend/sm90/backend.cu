@@ -7,13 +7,14 @@
 #include "gpu/schedule.hpp"
 
 namespace flashrel::sm90 {
-namespace {
 
-void book_workspace(const Problem&, const Plan& plan, Workspace& workspace) { gpu::book_schedule(plan, workspace); }
-
-}  // namespace
-
-const Backend kBackend{"sm90",         MemoryKind::kCuda, [] { return std::string(); }, supports, choose_policy,
-                       book_workspace, prefill::launch};
+const Backend kBackend{"sm90",
+                       MemoryKind::kCuda,
+                       [] { return std::string(); },
+                       supports,
+                       choose_policy,
+                       [](const Problem&, Plan&) {},
+                       gpu::launch_schedule,
+                       prefill::launch};
 
 }  // namespace flashrel::sm90

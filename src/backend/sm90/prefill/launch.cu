@@ -9,7 +9,6 @@
 #include "backend/sm90/prefill/launch.hpp"
 #include "backend/sm90/prefill/shared.cuh"
 #include "gpu/cuda_status.hpp"
-#include "gpu/schedule.hpp"
 #include "gpu/tensor_map.hpp"
 
 namespace flashrel::sm90::prefill {
@@ -79,8 +78,8 @@ void set_bias(const Problem& p, const Tensors& t, KernelParams& k) {
   k.n_factor_turns = exact ? 0 : 1;
 }
 
-KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, void* workspace) {
-  const gpu::AttentionParams shared = gpu::make_attention_params(p, t, plan, workspace);
+KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, const CallMemory& memory) {
+  const gpu::AttentionParams shared = gpu::make_attention_params(p, t, plan, memory);
   KernelParams k;
   k.batch = shared.batch;
   k.output = shared.output;
@@ -109,11 +108,10 @@ const void* kernel_of(const Problem& p) {
 
 }  // namespace
 
-Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream) {
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream) {
   if (plan.bounds.n_items == 0) return {};
-  KernelParams params = make_params(problem, tensors, plan, workspace);
+  KernelParams params = make_params(problem, tensors, plan, memory);
   FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, params));
-  FLASHREL_RETURN_IF_ERROR(gpu::launch_schedule(problem, tensors, plan, workspace, stream));
 
   const void* kernel = problem.dtype == DType::kBFloat16 ? kernel_of<__nv_bfloat16>(problem) : kernel_of<__half>(problem);
   const auto bytes = static_cast<std::size_t>(shared_bytes(params.rel_extent));
@@ -121,6 +119,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes), "cudaFuncSetAttribute"));
   const auto n_workers = static_cast<unsigned>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
   // Starts while the schedule kernel runs: barriers, proj^T and the launch itself are out of the way when the items are there.
+  // With a shared schedule the kernel before this one is the caller's, and may have written proj.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -130,7 +129,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   config.dynamicSmemBytes = bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = memory.schedule_is_shared ? 0 : 1;
   void* arguments[] = {&params};
   return gpu::cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), "sm90 attention kernel");
 }

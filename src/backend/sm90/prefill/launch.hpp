@@ -18,7 +18,7 @@ static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads 
 template <class T, int kGroup>
 const void* kernel_address();
 
-// Enqueues the schedule and the kernel.
-Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, void* workspace, void* stream);
+// Enqueues the kernel.
+Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream);
 
 }  // namespace flashrel::sm90::prefill

@@ -63,7 +63,12 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm
       gpu::mbarrier_wait(gpu::smem_address(&sm.job_taken), job_idx & 1);
       ++job_idx;
     }
-    if (lane == 0) item_index = atomicAdd(&p.work.header->next_item, 1) + static_cast<int>(gridDim.x);
+    if (lane == 0) {
+      // Every item is followed by one count, so the last count of a run is n_items - 1; it leaves 0 to the next run.
+      const int count = atomicAdd(&p.work.header->next_item, 1);
+      if (count == p.work.header->n_items - 1) p.work.header->next_item = 0;
+      item_index = count + static_cast<int>(gridDim.x);
+    }
     item_index = __shfl_sync(~0u, item_index, 0);
   }
 }
