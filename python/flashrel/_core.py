@@ -17,6 +17,7 @@ Array = Any  # a NumPy, torch, CuPy or JAX array; each argument's shape and dtyp
 _PACK = _abi.ATTENTION_ARGS.pack
 _SIZE = _abi.ATTENTION_ARGS.size
 _ATTENTION = _abi.LIB.flashrel_attention
+_OUT = _abi.ATTENTION_TENSORS.index("out")
 
 
 def _name_address(name: str | None, kept: list[Any]) -> int:
@@ -44,7 +45,7 @@ _SCALAR_FIELDS = {
 _EXPECTED = {"d": "a number", "i": "a 32-bit integer", "q": "a 64-bit integer"}
 
 
-def _scalars(
+def scalars_of(
     q: Array, max_seqlen_q: int, max_seqlen_k: int | None, softmax_scale: float | None, causal: bool,
     window_size: tuple[int, int], rel_zero: int, rel_edge: str, num_splits: int, deterministic: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
@@ -75,30 +76,18 @@ def _scalar_error(scalars: tuple[Any, ...]) -> ValueError:
 
 
 def prepare(
-    q: Array, k_cache: Array, v_cache: Array, *, block_table: Array, cache_seqlens: Array, cu_seqlens_q: Array,
-    max_seqlen_q: int, max_seqlen_k: int | None, softmax_scale: float | None, causal: bool, window_size: tuple[int, int],
-    rel_logits: Array | None, rel: Array | None, rel_proj: Array | None, rel_scale: Array | None, rel_zero: int,
-    rel_edge: str, num_splits: int, deterministic: bool, backend: str, route: str, out: Array | None, lse: Array | None,
-    validate: bool, stream: int | None,
+    q: Array, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
+    validate: bool = False,
 ) -> _Call:  # fmt: skip
-    """Packs the arguments. Only what the C struct cannot say is checked here; `out` None is for calls that only plan."""
+    """Packs the arguments. Only what the C struct cannot say is checked here; an `out` of None is for calls that only plan."""
     framework = framework_of(q)
-    device = framework.device(q)
-    if stream is None:
-        stream = framework.stream(device) if device != HOST_DEVICE else 0
+    device, stream = place(framework, q, stream)
     kept: list[Any] = []
-    scalars = (
-        *_scalars(q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits,
-                  deterministic),
-        validate and device == HOST_DEVICE,
-    )  # fmt: skip
     head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device
+    scalars = (*scalars, validate and device == HOST_DEVICE)
     names = 0 if backend == "auto" else _name_address(backend, kept), 0 if route == "auto" else _name_address(route, kept)
-    tensors = (
-        q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
-    )  # fmt: skip
     try:
-        if framework.adapter.read is not None and out is not None:
+        if framework.adapter.read is not None and tensors[_OUT] is not None:
             args = _abi.AttentionArgs()
             _abi.ATTENTION_SCALARS.pack_into(args, 0, *head, *scalars, *names)
             if framework.adapter.read(device, args, tensors):
@@ -107,6 +96,14 @@ def prepare(
     except struct.error:
         raise _scalar_error(scalars) from None
     return _Call(args, device, stream, framework, kept)
+
+
+def place(framework: Any, q: Array, stream: int | None) -> tuple[int, int]:
+    """(device, stream): where q lives, and the stream that was asked for or is current there."""
+    device = framework.device(q)
+    if stream is None:
+        stream = framework.stream(device) if device != HOST_DEVICE else 0
+    return device, stream
 
 
 def _read_all(tensors: tuple[Any, ...], device: int, stream: int) -> list[int]:
@@ -126,19 +123,37 @@ def _unread_like(q: list[int]) -> tuple[int, ...]:
     return (256, dtype, rank, *shape, shape[1] * shape[2], shape[2], 1, 0)
 
 
-def run(call: _Call) -> None:
-    """Runs with the workspace at hand; the library refuses one that is too small before it launches anything."""
-    framework = HOST if call.device == HOST_DEVICE else call.framework
+def attend(
+    q: Array, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
+    validate: bool = False,
+) -> None:  # fmt: skip
+    """Runs the operator into the last two of `tensors`, which are in the order of the struct."""
+    framework = framework_of(q)
+    fast = framework.adapter.call
+    if fast is not None and backend == "auto" == route and not validate:
+        device, stream = place(framework, q, stream)
+        block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
+        try:
+            code = fast(*tensors, device, *scalars, 0, 0, block.address, block.n_bytes, stream)
+        except Exception:  # torch or tvm-ffi cannot hand an argument over; below it is named
+            code = _abi.UNREAD
+        if code == _abi.OK:
+            return
+        # Else nothing was launched: the other way grows the workspace, or says what is wrong.
+    call = prepare(q, stream, tensors, scalars, backend, route, validate)
+    if validate and call.device != HOST_DEVICE:
+        _validate_on_host(call, tensors)
+    framework = HOST if call.device == HOST_DEVICE else framework
     block = framework.block(call.device, call.stream)
     code = _ATTENTION(call.args, block.address, block.n_bytes, call.stream)
-    if code == _abi.WORKSPACE:
+    if code == _abi.WORKSPACE:  # the library refuses one that is too small before it launches anything
         block = framework.grow(call.device, call.stream, _abi.workspace_bytes(call.args))
         code = _ATTENTION(call.args, block.address, block.n_bytes, call.stream)
     if code != _abi.OK:
         _abi.check(code)
 
 
-def _validate_on_host(call: _Call, **int_arrays: Array) -> None:
+def _validate_on_host(call: _Call, tensors: tuple[Array | None, ...]) -> None:
     """Checks lengths and page numbers of CUDA memory as the library checks host memory.
 
     The library is asked to plan a host call with the same shapes: it reads the three int32 arrays (here: host copies) and
@@ -146,9 +161,11 @@ def _validate_on_host(call: _Call, **int_arrays: Array) -> None:
     """
     values = list(_abi.ATTENTION_ARGS.unpack(call.args))
     values[1] = _abi.HOST
-    copies = {name: framework_of(x).to_host(x) for name, x in int_arrays.items()}  # alive until the library has read them
-    for name, copy in copies.items():
-        first = 3 + 11 * _abi.ATTENTION_TENSORS.index(name)
+    names = ("block_table", "cache_seqlens", "cu_seqlens_q")
+    indices = [_abi.ATTENTION_TENSORS.index(name) for name in names]
+    copies = [framework_of(tensors[i]).to_host(tensors[i]) for i in indices]  # alive until the library has read them
+    for name, i, copy in zip(names, indices, copies):
+        first = 3 + 11 * i
         values[first : first + 11] = read(name, copy, HOST_DEVICE, 0)
     values[-3:] = 1, 0, 0  # validate, and the host's own choice of backend and route
     _abi.workspace_bytes(_PACK(*values))
@@ -259,41 +276,18 @@ def rel_attention(
     else:
         framework.check_writable("out", out)
     lse = framework.empty_float32(q, q.shape[:2]) if return_lse else None
-    device = framework.device(q)
-    if stream is None:
-        stream = framework.stream(device) if device != HOST_DEVICE else 0
-    fast = framework.adapter.call
-    if fast is not None and not validate and backend == "auto" and route == "auto":
-        block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
-        scalars = _scalars(
-            q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits, deterministic
-        )
-        try:
-            code = fast(
-                q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse,
-                device, *scalars, 0, 0, block.address, block.n_bytes, stream,
-            )  # fmt: skip
-        except Exception:  # torch or tvm-ffi cannot hand an argument over; below it is named
-            code = _abi.UNREAD
-        if code == _abi.OK:
-            return (out, lse) if return_lse else out
-        # Else nothing was launched: the other way grows the workspace, or says what is wrong.
-    call = prepare(
-        q, k_cache, v_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
-        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
-        window_size=window_size, rel_logits=rel_logits, rel=rel, rel_proj=rel_proj, rel_scale=rel_scale, rel_zero=rel_zero,
-        rel_edge=rel_edge, num_splits=num_splits, deterministic=deterministic, backend=backend, route=route, out=out,
-        lse=lse, validate=validate, stream=stream,
+    scalars = scalars_of(
+        q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits, deterministic
+    )
+    tensors = (
+        q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
     )  # fmt: skip
-    if validate and device != HOST_DEVICE:
-        _validate_on_host(call, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q)
-    run(call)
+    attend(q, stream, tensors, scalars, backend, route, validate)
     out = framework.deliver(q, out, stream)
     return (out, framework.deliver(q, lse, stream)) if return_lse else out
 
 
 _SIGNATURE = inspect.signature(rel_attention)
-_NOT_PLANNED = ("q", "k_cache", "v_cache", "out", "return_lse")
 
 
 def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str, Any]:
@@ -305,8 +299,10 @@ def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str
     """
     bound = _SIGNATURE.bind(q, k_cache, v_cache, **arguments)
     bound.apply_defaults()
-    scalars = {name: value for name, value in bound.arguments.items() if name not in _NOT_PLANNED}
-    call = prepare(q, k_cache, v_cache, out=bound.arguments["out"], lse=None, **scalars)
+    given = bound.arguments
+    tensors = (*(given[name] for name in _abi.ATTENTION_TENSORS[:_OUT]), given["out"], None)
+    scalars = scalars_of(q, *(given[name] for name in list(inspect.signature(scalars_of).parameters)[1:]))
+    call = prepare(q, given["stream"], tensors, scalars, given["backend"], given["route"], given["validate"])
     return _abi.json_of(_abi.LIB.flashrel_plan_json, call.args)
 
 

@@ -30,14 +30,14 @@ def _write(
     causal=True, window_left=-1, window_right=-1, rel_logits=None, rel=None, rel_proj=None, rel_scale=None, rel_zero=0,
     rel_edge="zero", num_splits=0, deterministic=False, backend="auto", route="auto", *, out, lse=None,
 ) -> None:  # fmt: skip
-    call = _core.prepare(
-        q, k_cache, v_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
-        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
-        window_size=(window_left, window_right), rel_logits=rel_logits, rel=rel, rel_proj=rel_proj, rel_scale=rel_scale,
-        rel_zero=rel_zero, rel_edge=rel_edge, num_splits=num_splits, deterministic=deterministic, backend=backend,
-        route=route, out=out, lse=lse, validate=False, stream=None,
+    scalars = _core.scalars_of(
+        q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, (window_left, window_right), rel_zero, rel_edge, num_splits,
+        deterministic,
     )  # fmt: skip
-    _core.run(call)
+    tensors = (
+        q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
+    )  # fmt: skip
+    _core.attend(q, None, tensors, scalars, backend, route)
 
 
 def _outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -299,11 +299,9 @@ def call_cost(device: str, n_calls: int = 3000) -> dict[str, dict[str, float]]:
         t.q, t.k, t.v, t.common["block_table"], t.common["cache_seqlens"], t.common["cu_seqlens_q"], 1, None, 1 / HEAD_DIM,
         True, -1, -1, None, t.rel, t.rel_proj, scale,
     )  # fmt: skip
-    packed = _core.prepare(
-        t.q, t.k, t.v, **t.common, max_seqlen_k=None, causal=True, rel_logits=None, rel=t.rel, rel_proj=t.rel_proj,
-        rel_scale=scale, rel_zero=0, rel_edge="zero", num_splits=0, deterministic=False, backend="auto", route="auto", out=out,
-        lse=lse, validate=False, stream=None,
-    )  # fmt: skip
+    tensors = (*arguments[:6], None, t.rel, t.rel_proj, scale, out, lse)
+    scalars = _core.scalars_of(t.q, 1, None, None, True, (-1, -1), 0, "zero", 0, False)
+    packed = _core.prepare(t.q, None, tensors, scalars, "auto", "auto")
     space = torch.empty(max(1, _abi.workspace_bytes(packed.args)), dtype=torch.uint8, device=device)
     raw, args, address, n_bytes, stream = (
         _abi.LIB.flashrel_attention, packed.args, space.data_ptr(), space.numel(), packed.stream,
