@@ -9,8 +9,10 @@ operator, `flashrel.transformers.register()` makes attn_implementation="flashrel
 `FLASHREL=1 vllm serve ...` runs Inkling's attention through it. `python -m flashrel.bench` measures against the peers.
 """
 
-from ._core import info, merge, plan, rel_attention, set_num_threads, version
+from ._core import Schedule, info, merge, plan, rel_attention, schedule, set_num_threads, version
 from ._frameworks import clear_workspaces
 
 __version__ = version()
-__all__ = ["clear_workspaces", "info", "merge", "plan", "rel_attention", "set_num_threads", "version"]
+__all__ = [
+    "Schedule", "clear_workspaces", "info", "merge", "plan", "rel_attention", "schedule", "set_num_threads", "version",
+]  # fmt: skip

@@ -24,12 +24,20 @@ MAX_RANK = 4
 # LAYOUT flashrel_tensor: data pointer, dtype, rank, shape[4], stride[4]. A tensor is the tuple of these 11 numbers.
 _TENSOR = "Pii8q"
 ABSENT = (0,) * 11
-# LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, names.
-_SCALARS = "qqdiiqqqiii4xPP"
+# LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, names, schedule.
+_SCALARS = "qqdiiqqqiii4xPPP"
 ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + _SCALARS)
 # The same without the tensors, which are zeros, and memory for it that C may fill.
 ATTENTION_SCALARS = struct.Struct(f"@Nii{12 * struct.calcsize('@' + _TENSOR)}x{_SCALARS}")
 AttentionArgs = ctypes.c_char * ATTENTION_ARGS.size
+
+
+class ScheduleBuffer(ctypes.Structure):
+    """flashrel_schedule_buffer"""
+
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("key", ctypes.c_uint64)]
+
+
 ATTENTION_TENSORS = (
     "q", "k_cache", "v_cache", "block_table", "cache_seqlens", "cu_seqlens_q",
     "rel_logits", "rel", "rel_proj", "rel_scale", "out", "lse",
@@ -54,6 +62,8 @@ def _load() -> ctypes.CDLL:
     signatures = {
         "flashrel_attention": [ctypes.c_char_p, pointer, size, pointer],
         "flashrel_attention_workspace": [ctypes.c_char_p, ctypes.POINTER(size)],
+        "flashrel_schedule_bytes": [ctypes.c_char_p, ctypes.POINTER(size)],
+        "flashrel_schedule": [ctypes.c_char_p, ctypes.POINTER(ScheduleBuffer), pointer],
         "flashrel_plan_json": [ctypes.c_char_p, ctypes.c_char_p, size, ctypes.POINTER(size)],
         "flashrel_merge": [ctypes.c_char_p, pointer],
         "flashrel_info_json": [ctypes.c_char_p, size, ctypes.POINTER(size)],
@@ -94,11 +104,15 @@ def check(code: int) -> None:
     raise RuntimeError(sentence) if code == RUNTIME else ValueError(sentence)
 
 
-def workspace_bytes(args: bytes) -> int:
-    """Workspace that this call needs; checks the arguments on the way."""
+def size_of(function: Any, args: Any) -> int:
+    """Bytes that flashrel_attention_workspace or flashrel_schedule_bytes answers; checks the arguments on the way."""
     size = ctypes.c_size_t()
-    check(LIB.flashrel_attention_workspace(args, ctypes.byref(size)))
+    check(function(args, ctypes.byref(size)))
     return size.value
+
+
+def workspace_bytes(args: Any) -> int:
+    return size_of(LIB.flashrel_attention_workspace, args)
 
 
 def json_of(function: Any, *args: Any) -> dict[str, Any]:

@@ -156,11 +156,11 @@ def read(name: str, x: Any, device: int, stream: int) -> tuple[int, ...]:
     reader = readers.get(type(x)) or _find_reader(name, x)
     found, values = reader(name, x, stream)
     if found != device:
-        raise ValueError(f"{name}: lives on {_place(found)}, expected {_place(device)} like q")
+        raise ValueError(f"{name}: lives on {place_name(found)}, expected {place_name(device)} like q")
     return values
 
 
-def _place(device: int) -> str:
+def place_name(device: int) -> str:
     return "cpu" if device == HOST_DEVICE else f"cuda:{device}"
 
 

@@ -9,8 +9,8 @@ import sys
 from typing import Any, NamedTuple
 
 from . import _abi
-from ._arrays import HOST_DEVICE, read
-from ._frameworks import HOST, framework_of
+from ._arrays import HOST_DEVICE, place_name, read
+from ._frameworks import HOST, Block, framework_of
 
 Array = Any  # a NumPy, torch, CuPy or JAX array; each argument's shape and dtype are in flashrel.h and in the docstrings
 
@@ -77,7 +77,7 @@ def _scalar_error(scalars: tuple[Any, ...]) -> ValueError:
 
 def prepare(
     q: Array, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
-    validate: bool = False,
+    validate: bool = False, schedule: Schedule | None = None,
 ) -> _Call:  # fmt: skip
     """Packs the arguments. Only what the C struct cannot say is checked here; an `out` of None is for calls that only plan."""
     framework = framework_of(q)
@@ -85,14 +85,17 @@ def prepare(
     kept: list[Any] = []
     head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device
     scalars = (*scalars, validate and device == HOST_DEVICE)
-    names = 0 if backend == "auto" else _name_address(backend, kept), 0 if route == "auto" else _name_address(route, kept)
+    addresses = (
+        0 if backend == "auto" else _name_address(backend, kept), 0 if route == "auto" else _name_address(route, kept),
+        0 if schedule is None else schedule.address(device),
+    )  # fmt: skip
     try:
         if framework.adapter.read is not None and tensors[_OUT] is not None:
             args = _abi.AttentionArgs()
-            _abi.ATTENTION_SCALARS.pack_into(args, 0, *head, *scalars, *names)
+            _abi.ATTENTION_SCALARS.pack_into(args, 0, *head, *scalars, *addresses)
             if framework.adapter.read(device, args, tensors):
                 return _Call(args, device, stream, framework, kept)
-        args = _PACK(*head, *_read_all(tensors, device, stream), *scalars, *names)
+        args = _PACK(*head, *_read_all(tensors, device, stream), *scalars, *addresses)
     except struct.error:
         raise _scalar_error(scalars) from None
     return _Call(args, device, stream, framework, kept)
@@ -125,7 +128,7 @@ def _unread_like(q: list[int]) -> tuple[int, ...]:
 
 def attend(
     q: Array, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
-    validate: bool = False,
+    validate: bool = False, schedule: Schedule | None = None,
 ) -> None:  # fmt: skip
     """Runs the operator into the last two of `tensors`, which are in the order of the struct."""
     framework = framework_of(q)
@@ -133,14 +136,15 @@ def attend(
     if fast is not None and backend == "auto" == route and not validate:
         device, stream = place(framework, q, stream)
         block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
+        shared = 0 if schedule is None else schedule.address(device)
         try:
-            code = fast(*tensors, device, *scalars, 0, 0, block.address, block.n_bytes, stream)
+            code = fast(*tensors, device, *scalars, 0, 0, shared, block.address, block.n_bytes, stream)
         except Exception:  # torch or tvm-ffi cannot hand an argument over; below it is named
             code = _abi.UNREAD
         if code == _abi.OK:
             return
         # Else nothing was launched: the other way grows the workspace, or says what is wrong.
-    call = prepare(q, stream, tensors, scalars, backend, route, validate)
+    call = prepare(q, stream, tensors, scalars, backend, route, validate, schedule)
     if validate and call.device != HOST_DEVICE:
         _validate_on_host(call, tensors)
     framework = HOST if call.device == HOST_DEVICE else framework
@@ -167,7 +171,7 @@ def _validate_on_host(call: _Call, tensors: tuple[Array | None, ...]) -> None:
     for name, i, copy in zip(names, indices, copies):
         first = 3 + 11 * i
         values[first : first + 11] = read(name, copy, HOST_DEVICE, 0)
-    values[-3:] = 1, 0, 0  # validate, and the host's own choice of backend and route
+    values[-4:] = 1, 0, 0, 0  # validate, and the host's own choice of backend, route and schedule
     _abi.workspace_bytes(_PACK(*values))
 
 
@@ -204,6 +208,7 @@ def rel_attention(
     return_lse: bool = False,
     validate: bool = False,
     stream: int | None = None,
+    schedule: Schedule | None = None,
 ) -> Any:
     """Paged, variable-length, grouped-query attention with a learned, banded relative bias.
 
@@ -244,6 +249,7 @@ def rel_attention(
         validate: a debug switch: also checks the lengths and every page number used, before the run. On CUDA it copies the
             three int32 arrays to the host and waits for them.
         stream: the CUDA stream as an integer. None = the current stream of torch or CuPy; JAX: the default stream.
+        schedule: from `flashrel.schedule`, shared by calls that differ in data only; None = the call makes its own.
 
     Returns:
         `out`, or `(out, lse)`. Rows without a visible key give 0 and -inf.
@@ -282,12 +288,13 @@ def rel_attention(
     tensors = (
         q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
     )  # fmt: skip
-    attend(q, stream, tensors, scalars, backend, route, validate)
+    attend(q, stream, tensors, scalars, backend, route, validate, schedule)
     out = framework.deliver(q, out, stream)
     return (out, framework.deliver(q, lse, stream)) if return_lse else out
 
 
 _SIGNATURE = inspect.signature(rel_attention)
+_SCALAR_NAMES = list(inspect.signature(scalars_of).parameters)[1:]
 
 
 def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str, Any]:
@@ -297,13 +304,59 @@ def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str
     workspace ledger, bytes, flops and the predicted time. Depends on shapes, strides, bounds and options only: no memory is
     read, unless `validate` asks for it.
     """
+    return _abi.json_of(_abi.LIB.flashrel_plan_json, _prepare_only(q, k_cache, v_cache, **arguments).args)
+
+
+def _prepare_only(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> _Call:
+    """The call that rel_attention would make, packed."""
     bound = _SIGNATURE.bind(q, k_cache, v_cache, **arguments)
     bound.apply_defaults()
     given = bound.arguments
     tensors = (*(given[name] for name in _abi.ATTENTION_TENSORS[:_OUT]), given["out"], None)
-    scalars = scalars_of(q, *(given[name] for name in list(inspect.signature(scalars_of).parameters)[1:]))
-    call = prepare(q, given["stream"], tensors, scalars, given["backend"], given["route"], given["validate"])
-    return _abi.json_of(_abi.LIB.flashrel_plan_json, call.args)
+    scalars = scalars_of(q, *(given[name] for name in _SCALAR_NAMES))
+    return prepare(
+        q, given["stream"], tensors, scalars, given["backend"], given["route"], given["validate"], given["schedule"]
+    )  # fmt: skip
+
+
+class Schedule:
+    """Which CTA or thread takes which rows and keys: made by `flashrel.schedule`, taken by `rel_attention(schedule=...)`."""
+
+    def __init__(self, device: int, block: Block) -> None:
+        self._device, self._block = device, block
+        self._buffer = _abi.ScheduleBuffer(block.address, block.n_bytes, 0)
+
+    def address(self, device: int) -> int:
+        """Of the C struct, for a call on `device`."""
+        if device != self._device:
+            raise ValueError(f"schedule: lives on {place_name(self._device)}, expected {place_name(device)} like q")
+        return ctypes.addressof(self._buffer)
+
+
+def schedule(q: Array, k_cache: Array, v_cache: Array, *, into: Schedule | None = None, **arguments: Any) -> Schedule:
+    """The schedule of `rel_attention` with the same arguments, for all calls of one step that differ in data only.
+
+        step = flashrel.schedule(q, k_cache, v_cache, **lengths, rel=rel, rel_proj=rel_proj)       once a step and kind of layer
+        out = flashrel.rel_attention(q, k_cache, v_cache, **lengths, rel=rel, rel_proj=rel_proj, schedule=step)     once a layer
+
+    It is made of cu_seqlens_q, cache_seqlens, shapes, bounds, masks and options; of the other arrays only shape, dtype,
+    strides and alignment count. A call whose plan differs refuses it (ValueError). That lengths have not changed since is
+    the caller's duty, and that calls which share it do not overlap in time. Under torch.compile it is left unused.
+
+    Args:
+        q, k_cache, v_cache, arguments: as for `rel_attention`; `out` and `return_lse` do not matter.
+        into: a schedule of an earlier step, whose memory is used again if it is large enough, and which is then returned.
+
+    On CUDA it is asynchronous, on the stream of the call. Captured by torch.cuda.graph, a replay makes the schedule of its
+    own lengths. Errors as in `rel_attention`.
+    """
+    call = _prepare_only(q, k_cache, v_cache, **arguments)
+    n_bytes = _abi.size_of(_abi.LIB.flashrel_schedule_bytes, call.args)
+    if into is None or into._device != call.device or into._block.n_bytes < n_bytes:
+        framework = HOST if call.device == HOST_DEVICE else call.framework
+        into = Schedule(call.device, framework.allocate(call.device, call.stream, n_bytes))
+    _abi.check(_abi.LIB.flashrel_schedule(call.args, ctypes.byref(into._buffer), call.stream))
+    return into
 
 
 def merge(

@@ -46,10 +46,31 @@ def clear_workspaces() -> None:
     _blocks.of.clear()
 
 
-class NumPy:
-    """NumPy arrays; also the host side of every other framework, whose calls there are synchronous."""
+class Framework:
+    """Workspaces: found by thread, device and stream, replaced by a larger one where a call needs it."""
 
     adapter = _adapter.Adapter(None, None)  # torch has one
+
+    def block(self, device: int, stream: int) -> Block:
+        return _blocks.of.get((device, stream), _NO_BLOCK)
+
+    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
+        block = _blocks.of[device, stream] = self.allocate(device, stream, -(-n_bytes // _GRAIN) * _GRAIN)
+        return block
+
+    def allocate(self, device: int, stream: int, n_bytes: int) -> Block:
+        raise NotImplementedError
+
+    def check_writable(self, name: str, x: Any) -> None:
+        """Raises where `x` cannot be written into."""
+
+    def deliver(self, like: Any, array: Any, stream: int | None) -> Any:
+        """A result as its framework hands it to the caller."""
+        return array
+
+
+class NumPy(Framework):
+    """NumPy arrays; also the host side of every other framework, whose calls there are synchronous."""
 
     def device(self, q: Any) -> int:
         return HOST_DEVICE
@@ -70,19 +91,10 @@ class NumPy:
         if isinstance(x, np.ndarray) and not x.flags.writeable:
             raise ValueError(f"{name}: got a read-only array")
 
-    def block(self, device: int, stream: int) -> Block:
-        return _blocks.of.get(HOST_DEVICE, _NO_BLOCK)
-
-    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
-        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+    def allocate(self, device: int, stream: int, n_bytes: int) -> Block:
         buffer = np.empty(n_bytes + _ALIGNMENT, np.uint8)
         start = buffer.__array_interface__["data"][0]
-        block = Block(buffer, start + -start % _ALIGNMENT, n_bytes)
-        _blocks.of[HOST_DEVICE] = block
-        return block
-
-    def deliver(self, like: Any, array: Any, stream: int) -> Any:
-        return array
+        return Block(buffer, start + -start % _ALIGNMENT, n_bytes)
 
     def to_host(self, x: Any) -> Any:
         return np.asarray(x)
@@ -91,7 +103,7 @@ class NumPy:
 HOST = NumPy()
 
 
-class Torch:
+class Torch(Framework):
     """torch tensors: the caching allocator is stream-ordered, so a replaced workspace may be dropped at once."""
 
     def __init__(self, torch: Any) -> None:
@@ -115,40 +127,27 @@ class Torch:
         # Numbers one by one take torch half the time of a tuple.
         return self.torch.empty(*(shape or ((),)), dtype=self.torch.float32, device=like.device)
 
-    def check_writable(self, name: str, x: Any) -> None:
-        pass
-
     def block(self, device: int, stream: int) -> Block:
-        if self.is_capturing():
-            return _NO_BLOCK  # a graph must own its memory: grow() then allocates from the graph's pool, for this call only
-        return _blocks.of.get((device, stream), _NO_BLOCK)
+        # A graph must own its memory: grow() then allocates from the graph's pool, for this call only.
+        return _NO_BLOCK if self.is_capturing() else _blocks.of.get((device, stream), _NO_BLOCK)
 
     def grow(self, device: int, stream: int, n_bytes: int) -> Block:
-        cuda = self.torch.cuda
-        capturing = self.is_capturing()
-        if not capturing:
-            n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
-        where = contextlib.nullcontext()
+        return self.allocate(device, stream, n_bytes) if self.is_capturing() else super().grow(device, stream, n_bytes)
+
+    def allocate(self, device: int, stream: int, n_bytes: int) -> Block:
+        cuda, where = self.torch.cuda, contextlib.nullcontext()
         if stream != self.stream(device):
             where = cuda.stream(cuda.ExternalStream(stream, device=device))
         with where:
             tensor = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{device}")
-        block = Block(tensor, tensor.data_ptr(), n_bytes)
-        if not capturing:
-            _blocks.of[device, stream] = block
-        return block
-
-    def deliver(self, like: Any, array: Any, stream: int) -> Any:
-        return array
+        return Block(tensor, tensor.data_ptr(), n_bytes)
 
     def to_host(self, x: Any) -> Any:
         return x.cpu()
 
 
-class CuPy:
+class CuPy(Framework):
     """CuPy arrays on CuPy's current stream. A replaced workspace is kept: a captured graph may still use it."""
-
-    adapter = _adapter.Adapter(None, None)
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
@@ -170,36 +169,27 @@ class CuPy:
         with like.device:
             return self.cupy.empty(shape, np.float32)
 
-    def check_writable(self, name: str, x: Any) -> None:
-        pass
-
-    def block(self, device: int, stream: int) -> Block:
-        return _blocks.of.get((device, stream), _NO_BLOCK)
-
     def grow(self, device: int, stream: int, n_bytes: int) -> Block:
-        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
-        with self.cupy.cuda.Device(device):
-            memory = self.cupy.cuda.alloc(n_bytes)
-        previous = self.block(device, stream).owner
-        block = Block((memory, previous), memory.ptr, n_bytes)
-        _blocks.of[device, stream] = block
+        previous = self.block(device, stream)
+        block = super().grow(device, stream, n_bytes)
+        _blocks.of[device, stream] = block._replace(owner=(block.owner, previous.owner))
         return block
 
-    def deliver(self, like: Any, array: Any, stream: int) -> Any:
-        return array
+    def allocate(self, device: int, stream: int, n_bytes: int) -> Block:
+        with self.cupy.cuda.Device(device):
+            memory = self.cupy.cuda.alloc(max(1, n_bytes))
+        return Block(memory, memory.ptr, n_bytes)
 
     def to_host(self, x: Any) -> Any:
         return self.cupy.asnumpy(x)
 
 
-class Jax:
+class Jax(Framework):
     """JAX arrays. JAX shows its streams to nobody: on CUDA the call runs on the default stream and waits for its result.
 
     Host results are made by NumPy and handed to JAX; CUDA results are written into an array that JAX has just made and
     that nobody else has seen.
     """
-
-    adapter = _adapter.Adapter(None, None)
 
     def __init__(self, jax: Any) -> None:
         self.jax = jax
@@ -227,18 +217,12 @@ class Jax:
     def check_writable(self, name: str, x: Any) -> None:
         raise ValueError(f"{name}: got a JAX array, which is never written; leave {name} out")
 
-    def block(self, device: int, stream: int) -> Block:
-        return _blocks.of.get((device, stream), _NO_BLOCK)
-
-    def grow(self, device: int, stream: int, n_bytes: int) -> Block:
-        n_bytes = -(-n_bytes // _GRAIN) * _GRAIN
+    def allocate(self, device: int, stream: int, n_bytes: int) -> Block:
         gpu = next(d for d in self.jax.devices() if d.local_hardware_id == device)
         array = self.jax.numpy.empty(n_bytes, np.uint8, device=gpu).block_until_ready()
-        block = Block(array, array.unsafe_buffer_pointer(), n_bytes)
-        _blocks.of[device, stream] = block
-        return block
+        return Block(array, array.unsafe_buffer_pointer(), n_bytes)
 
-    def deliver(self, like: Any, array: Any, stream: int) -> Any:
+    def deliver(self, like: Any, array: Any, stream: int | None) -> Any:
         if isinstance(array, np.ndarray):
             return self.jax.device_put(array, like.device)
         _synchronise(stream)
@@ -248,7 +232,7 @@ class Jax:
         return np.asarray(x)
 
 
-def _synchronise(stream: int) -> None:
+def _synchronise(stream: int | None) -> None:
     """Waits for a CUDA stream through the driver that JAX has loaded and made current on this thread."""
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuStreamSynchronize.argtypes = [ctypes.c_void_p]

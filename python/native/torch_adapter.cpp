@@ -29,6 +29,7 @@ enum Scalar : int {
   kDeterministic,
   kBackend,  // addresses of C strings, 0 = automatic
   kRoute,
+  kSchedule,  // address of a flashrel_schedule_buffer, 0 = the call makes its own
   kWorkspace,
   kWorkspaceBytes,
   kStream,
@@ -101,6 +102,7 @@ bool read_args(const TVMFFIAny* args, flashrel_attention_args& a) {
   a.deterministic = args[kDeterministic].v_int64 != 0;
   a.backend = reinterpret_cast<const char*>(args[kBackend].v_int64);
   a.route = reinterpret_cast<const char*>(args[kRoute].v_int64);
+  a.schedule = reinterpret_cast<const flashrel_schedule_buffer*>(args[kSchedule].v_int64);
   return true;
 }
 

@@ -247,3 +247,41 @@ def test_oracle_knows_a_softmax():
     v = arrays["v_cache"][page, :2, 0].astype(np.float64)
     np.testing.assert_allclose(out[0, 0], 0.25 * v[0] + 0.75 * v[1], rtol=1e-6)
     np.testing.assert_allclose(lse[0, 0], np.log(4), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- shared schedules
+
+
+def test_layers_share_a_schedule():
+    """Two layers of one step, other data and other caches of the same layout: the bits of calls that make their own."""
+    first, second = (Problem([1, 5, 30], [40, 9, 200], seed=seed).arrays() for seed in (1, 2))
+    second = {**first, **{name: second[name] for name in ("q", "k_cache", "v_cache", "rel", "rel_proj")}}
+    second["k_cache"], second["v_cache"] = (np.nan_to_num(second[name]) for name in ("k_cache", "v_cache"))
+    second["block_table"] = first["block_table"]
+    step = flashrel.schedule(**first, num_splits=3)
+    for arrays in (first, second):
+        expected = flashrel.rel_attention(**arrays, num_splits=3)
+        np.testing.assert_array_equal(flashrel.rel_attention(**arrays, num_splits=3, schedule=step), expected)
+
+
+def test_a_schedule_says_what_runs():
+    """Made of other lengths with the same plan, it answers for those lengths: the call reads it, it makes none of its own."""
+    arrays = Problem([1], [64]).arrays()
+    shorter = {**arrays, "cache_seqlens": np.array([0], np.int32)}
+    step = flashrel.schedule(**shorter, max_seqlen_k=64)
+    out = np.full_like(arrays["q"], 7)
+    flashrel.rel_attention(**arrays, max_seqlen_k=64, out=out, schedule=step)
+    expected = flashrel.rel_attention(**arrays, max_seqlen_k=64)
+    assert not np.array_equal(out, expected)
+    again = flashrel.schedule(**arrays, max_seqlen_k=64, into=step)
+    assert again is step
+    np.testing.assert_array_equal(flashrel.rel_attention(**arrays, max_seqlen_k=64, out=out, schedule=step), expected)
+
+
+def test_a_schedule_of_another_plan_is_refused():
+    arrays = Problem([1, 5], [40, 9]).arrays()
+    step = flashrel.schedule(**arrays)
+    with pytest.raises(ValueError, match="schedule: got one that flashrel_schedule did not make for these"):
+        flashrel.rel_attention(**{**arrays, "max_seqlen_q": 6}, schedule=step)
+    with pytest.raises(ValueError, match=r"cache_seqlens"):
+        flashrel.schedule(**{**arrays, "cache_seqlens": np.array([40, 9999], np.int32)})

@@ -264,3 +264,45 @@ def test_current_stream_is_taken():
         out = flashrel.rel_attention(**{**tensors, "q": q})
     side.synchronize()
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("way", ["tvm-ffi", "ctypes"])
+def test_layers_share_a_schedule(way, device, monkeypatch):
+    """A step's schedule, remade in place for the next step: the bits of calls that make their own."""
+    framework = framework_of(torch.empty(0))
+    if way == "tvm-ffi" and framework.adapter.call is None:
+        pytest.skip("apache-tvm-ffi or the adapter is not here")
+    if way == "ctypes":
+        monkeypatch.setattr(framework, "adapter", framework.adapter._replace(call=None))
+    tensors = to_torch(problem().arrays(), device)
+    step = None
+    for lengths in ([90, 33, 5, 20], [17, 3, 0, 20], [90, 1, 1, 19]):
+        tensors["cache_seqlens"] = torch.tensor(lengths, dtype=torch.int32, device=device)
+        step = flashrel.schedule(**tensors, num_splits=3, into=step)
+        for scale in (1, 2):
+            q = tensors["q"] * scale
+            expected = flashrel.rel_attention(**{**tensors, "q": q}, num_splits=3)
+            assert torch.equal(flashrel.rel_attention(**{**tensors, "q": q}, num_splits=3, schedule=step), expected)
+    arrays = problem().arrays()
+    if device == "cuda":
+        with pytest.raises(ValueError, match="schedule: lives on cuda:0, expected cpu like q"):
+            flashrel.rel_attention(**arrays, schedule=step)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_captured_schedule_is_remade_by_every_replay():
+    tensors = to_torch(problem().arrays(), "cuda")
+    lengths = tensors["cache_seqlens"]
+    out = torch.empty_like(tensors["q"])
+    flashrel.rel_attention(**tensors, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step = flashrel.schedule(**tensors)
+        flashrel.rel_attention(**tensors, out=out, schedule=step)
+    for other in ([70, 40, 0, 20], [90, 3, 5, 20]):
+        lengths.copy_(torch.tensor(other, dtype=torch.int32))
+        out.fill_(7)
+        graph.replay()
+        assert torch.equal(out, flashrel.rel_attention(**tensors))
