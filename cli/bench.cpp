@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "api/device.hpp"
+#include "api/validate.hpp"
 #include "check/generate.hpp"
 #include "check/judge.hpp"
 #include "cli/bench_report.hpp"
@@ -12,6 +14,8 @@
 #include "cli/text.hpp"
 #include "cli/timing.hpp"
 #include "index/ranges.hpp"
+#include "plan/cost.hpp"
+#include "plan/make_plan.hpp"
 
 namespace flashrel::cli {
 namespace {
@@ -40,6 +44,16 @@ void count_work(const Call& call, double& flops, double& bytes) {
   if (p.has_lse) bytes += rows * p.n_q_heads * 4;
   if (p.bias == BiasMode::kLogits) bytes += banded * p.n_q_heads * static_cast<double>(size_of(p.rel_logits_dtype));
   if (p.bias == BiasMode::kFused) bytes += (rows * p.n_q_heads + static_cast<double>(p.rel_extent)) * p.d_rel * element;
+}
+
+// What the plan of this call says it takes.
+double predicted_us(const check::Placement& placement, double flops, double bytes) {
+  Call call;
+  Plan plan;
+  Device device = host_device();
+  if (!validate(placement.args(), call).ok()) return 0;
+  if (call.problem.memory == MemoryKind::kCuda && !cuda_device(-1, device).ok()) return 0;
+  return make_plan(call.problem, device, call.options, plan).ok() ? predict_us(plan.policy.cost, flops, bytes, device) : 0;
 }
 
 struct Peer {
@@ -93,6 +107,7 @@ Status bench_case(const check::CaseLine& line, const BenchOptions& options, Repo
     figure.target = peer.target.name;
     figure.memory = peer.target.options.memory;
     figure.us = spread_of(peer.us);
+    figure.predicted_us = predicted_us(first, figure.flops, figure.bytes);
     figure.n_copies = peer.rotation.n_copies();
     figure.correct = verdict.passed;
     report.figures.push_back(figure);
@@ -102,13 +117,14 @@ Status bench_case(const check::CaseLine& line, const BenchOptions& options, Repo
 }
 
 void print_figures(const Report& report, std::size_t begin) {
-  Table table({"target", "median", "p10 ... p90", "n", "GB/s", "of read", "TFLOP/s", "of matrix", "result"}, 2);
+  Table table({"target", "median", "predicted", "p10 ... p90", "n", "GB/s", "of read", "TFLOP/s", "of matrix", "result"}, 2);
   for (std::size_t i = begin; i < report.figures.size(); ++i) {
     const Figure& f = report.figures[i];
     const Ceilings& c = report.ceilings(f.memory);
-    table.add({f.target, time_text(f.us.median), time_text(f.us.low) + " ... " + time_text(f.us.high),
-               fmt::format("{}", f.us.n), fmt::format("{:.1f}", f.gb_per_s()), percent_text(f.of_read(c)),
-               fmt::format("{:.3f}", f.tflop_per_s()), percent_text(f.of_matrix(c)), f.correct ? "right" : "WRONG"});
+    table.add({f.target, time_text(f.us.median), f.predicted_us > 0 ? time_text(f.predicted_us) : "",
+               time_text(f.us.low) + " ... " + time_text(f.us.high), fmt::format("{}", f.us.n),
+               fmt::format("{:.1f}", f.gb_per_s()), percent_text(f.of_read(c)), fmt::format("{:.3f}", f.tflop_per_s()),
+               percent_text(f.of_matrix(c)), f.correct ? "right" : "WRONG"});
   }
   fmt::print("{}", table.text());
   std::fflush(stdout);

@@ -38,6 +38,7 @@ std::string report_json(const Report& report) {
                                {"p10_us", f.us.low},
                                {"p90_us", f.us.high},
                                {"n", f.us.n},
+                               {"predicted_us", f.predicted_us},
                                {"copies", f.n_copies},
                                {"bytes", f.bytes},
                                {"flops", f.flops},

@@ -111,14 +111,20 @@ void print_cost(const Plan& plan, const Problem& problem, const Device& device) 
   const Cost cost = estimate_cost(problem, device);
   fmt::print("work       {}FLOP, {} moved once; {:.1f} FLOP a byte\n", count_text(cost.flops), bytes_text(cost.bytes),
              cost.bytes > 0 ? cost.flops / cost.bytes : 0.0);
-  if (cost.predicted_us <= 0) {
+  if (cost.bound_us <= 0) {
     fmt::print("bound      unknown: no ceilings are known for this device; --measure measures the CPU's\n");
     return;
   }
   const bool memory = cost.bytes / device.read_gb_per_s * 1e-3 >= cost.flops / device.matrix_tflop_per_s * 1e-6;
-  fmt::print("bound      {} at least, by {} ({:.0f} GB/s, {:.3g} TFLOP/s {})\n", time_text(cost.predicted_us),
+  fmt::print("bound      {} at least, by {} ({:.0f} GB/s, {:.3g} TFLOP/s {})\n", time_text(cost.bound_us),
              memory ? "memory" : "matrix units", device.read_gb_per_s, device.matrix_tflop_per_s,
              device.memory == MemoryKind::kHost ? "measured" : "nominal");
+  const CostModel& model = plan.policy.cost;
+  const double predicted = predict_us(model, cost.flops, cost.bytes, device);
+  if (predicted > 0)
+    fmt::print(
+        "predicted  {}: {} and {:.0f} % of the read bandwidth or {:.0f} % of the matrix rate; bench has it beside the time\n",
+        time_text(predicted), time_text(model.fixed_us), 100 * model.read_share, 100 * model.matrix_share);
 }
 
 int heaviest(const std::vector<Lengths>& batch) {

@@ -13,6 +13,13 @@
 
 namespace flashrel {
 
+// What calls of a policy were measured to take: fixed_us (launches, first tile, merge), plus the longer of their bytes at this
+// share of the device's nominal read bandwidth and their FLOP at this share of its nominal matrix rate. Shares of 0 = unknown.
+struct CostModel {
+  double fixed_us = 0, read_share = 0, matrix_share = 0;
+  bool operator==(const CostModel&) const = default;
+};
+
 // A backend's choice of speed parameters: plain numbers that never change results beyond rounding.
 struct Policy {
   std::string_view name;  // row of the backend's policy table
@@ -24,6 +31,7 @@ struct Policy {
   int fixed_tiles_per_part = 1;  // deterministic cutting
   Route route = Route::kNone;
   int stages = 1;  // depth of the key/value pipeline, where there is one
+  CostModel cost;
   bool operator==(const Policy&) const = default;
 };
 

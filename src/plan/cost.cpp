@@ -40,8 +40,15 @@ Cost estimate_cost(const Problem& p, const Device& device) {
   }
   if (p.bias == BiasMode::kFused) cost.bytes += (rows + static_cast<double>(p.rel_extent)) * p.d_rel * element;
   if (device.read_gb_per_s > 0 && device.matrix_tflop_per_s > 0)
-    cost.predicted_us = std::max(cost.bytes / (device.read_gb_per_s * 1e3), cost.flops / (device.matrix_tflop_per_s * 1e6));
+    cost.bound_us = std::max(cost.bytes / (device.read_gb_per_s * 1e3), cost.flops / (device.matrix_tflop_per_s * 1e6));
   return cost;
+}
+
+double predict_us(const CostModel& model, double flops, double bytes, const Device& device) {
+  const double bytes_per_us = model.read_share * device.read_gb_per_s * 1e3;
+  const double flops_per_us = model.matrix_share * device.matrix_tflop_per_s * 1e6;
+  if (bytes_per_us <= 0 || flops_per_us <= 0) return 0;
+  return model.fixed_us + std::max(bytes / bytes_per_us, flops / flops_per_us);
 }
 
 }  // namespace flashrel

@@ -9,10 +9,12 @@ namespace flashrel::cpu {
 // work and keep the part buffers small. K and V of a 512-key tile at head_dim 128 take 256 KiB of L2 as bf16.
 // EVIDENCE tile_rows 256: packing takes 5 % of an item, 29 % by count at 64 (docs/tuning.md, CPU, 2026-11-30).
 // EVIDENCE min_tiles_per_part 2: a part of 1,024 keys reads 512 KiB, some 40 us; starting it costs about 1 us.
+// EVIDENCE kCost: bench/results/2026-11-30-cpu.json; the shares are of the ceilings that `flashrel plan --measure` measures.
+inline constexpr CostModel kCost{.fixed_us = 5, .read_share = 0.45, .matrix_share = 0.15};
 inline constexpr Policy kPolicies[] = {
-    {.name = "decode", .tile_rows = 16, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8},
-    {.name = "short", .tile_rows = 64, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8},
-    {.name = "prefill", .tile_rows = 256, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8},
+    {.name = "decode", .tile_rows = 16, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8, .cost = kCost},
+    {.name = "short", .tile_rows = 64, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8, .cost = kCost},
+    {.name = "prefill", .tile_rows = 256, .tile_keys = 512, .min_tiles_per_part = 2, .fixed_tiles_per_part = 8, .cost = kCost},
 };
 
 constexpr bool valid(const Policy& p) {

@@ -90,6 +90,8 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
     policy.min_tiles_per_part = 8;
     policy.fixed_tiles_per_part = 32;
   }
+  // EVIDENCE one H200: 32 x 8K and 1 x 64K decode, 8K prefill (README.md).
+  policy.cost = {38, 0.92, 0.33};
   policy.n_workers = max_of(1, policy.n_workers);
   policy.target_parts = choose_target_parts(problem, policy);
   policy.route = choose_route(problem, options);

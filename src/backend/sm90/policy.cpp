@@ -39,6 +39,7 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
   policy.fixed_tiles_per_part = 32;
   policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
   policy.stages = prefill::kStages;
+  policy.cost = {9, 0.9, 0.7};
   return policy;
 }
 
