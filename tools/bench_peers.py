@@ -41,7 +41,7 @@ class Args(c.Structure):
         + [("max_seqlen_q", c.c_int64), ("max_seqlen_k", c.c_int64), ("softmax_scale", c.c_double), ("causal", c.c_int32)]
         + [("rel_edge", c.c_int32), ("window_left", c.c_int64), ("window_right", c.c_int64), ("rel_zero", c.c_int64)]
         + [("num_splits", c.c_int32), ("deterministic", c.c_int32), ("validate", c.c_int32)]
-        + [("backend", c.c_char_p), ("route", c.c_char_p)]
+        + [("backend", c.c_char_p), ("route", c.c_char_p), ("schedule", c.c_void_p)]
     )
 
 
@@ -51,7 +51,7 @@ class FlashRel:
     def __init__(self, lib, backend, case, tensors):
         self.lib, self.keep = lib, tensors
         self.args = Args()
-        lib.flashrel_attention_args_init(c.byref(self.args))
+        lib.flashrel_attention_args_init(c.byref(self.args), c.c_size_t(c.sizeof(Args)))
         self.args.memory = 1
         self.args.softmax_scale = case.scale
         self.args.window_left = case.window - 1 if case.window else -1

@@ -141,8 +141,9 @@ typedef struct flashrel_attention_args {
   const flashrel_schedule_buffer* schedule; /* NULL: the call makes its own; else what flashrel_schedule made */
 } flashrel_attention_args;
 
-/* Fills the defaults: no tensors, causal, no window, softmax_scale NaN (the caller must set it), bounds -1, the rest 0. */
-FLASHREL_API void flashrel_attention_args_init(flashrel_attention_args* args);
+/* Fills the defaults: no tensors, causal, no window, softmax_scale NaN (the caller must set it), bounds -1, the rest 0.
+ * struct_size is the caller's sizeof(flashrel_attention_args); nothing past it is written. */
+FLASHREL_API void flashrel_attention_args_init(flashrel_attention_args* args, size_t struct_size);
 
 /* Workspace of the call, in bytes. Depends on shapes, strides, alignment, bounds and options, never on device memory. */
 FLASHREL_API flashrel_code flashrel_attention_workspace(const flashrel_attention_args* args, size_t* bytes);
@@ -187,7 +188,7 @@ typedef struct flashrel_merge_args {
   flashrel_tensor parts_out, parts_lse, out, lse;
 } flashrel_merge_args;
 
-FLASHREL_API void flashrel_merge_args_init(flashrel_merge_args* args);
+FLASHREL_API void flashrel_merge_args_init(flashrel_merge_args* args, size_t struct_size);
 FLASHREL_API flashrel_code flashrel_merge(const flashrel_merge_args* args, void* stream);
 
 /* ---------------------------------------------------------------- the host's threads */

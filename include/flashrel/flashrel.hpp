@@ -73,7 +73,7 @@ class HostWorkspace {
 
 // The arguments of flashrel.h with defaults filled in.
 struct Attention : flashrel_attention_args {
-  Attention() { flashrel_attention_args_init(this); }
+  Attention() { flashrel_attention_args_init(this, sizeof(flashrel_attention_args)); }
 
   Result workspace(std::size_t& bytes) const { return Result(flashrel_attention_workspace(this, &bytes)); }
   // In caller-owned memory; `stream` is a cudaStream_t.
@@ -103,7 +103,7 @@ class HostSchedule : public flashrel_schedule_buffer {
 };
 
 struct Merge : flashrel_merge_args {
-  Merge() { flashrel_merge_args_init(this); }
+  Merge() { flashrel_merge_args_init(this, sizeof(flashrel_merge_args)); }
   Result run(void* stream = nullptr) const { return Result(flashrel_merge(this, stream)); }
 };
 

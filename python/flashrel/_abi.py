@@ -84,11 +84,14 @@ def _load() -> ctypes.CDLL:
 
 
 def _check_layout(library: ctypes.CDLL) -> None:
-    """The init functions write sizeof their struct: a library of another layout is refused here, not by a crash later."""
+    """A library whose structs have another length than this package packs is refused here, not by a wrong field later."""
     for init, layout in (("flashrel_attention_args_init", ATTENTION_ARGS), ("flashrel_merge_args_init", MERGE_ARGS)):
-        buffer = ctypes.create_string_buffer(2 * layout.size)
-        getattr(library, init)(buffer)
-        (size,) = struct.unpack_from("@N", buffer)
+        buffer = ctypes.create_string_buffer(4096)
+        ctypes.memset(buffer, 0xFF, 4096)
+        function = getattr(library, init)
+        function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_size_t], None
+        function(buffer, 4096)  # writes as many bytes as its struct has, and never ends one with 0xff
+        size = len(buffer.raw.rstrip(b"\xff"))
         if size != layout.size:
             raise ImportError(f"{init}: struct of {size} bytes, this package expects {layout.size}: versions do not match")
 

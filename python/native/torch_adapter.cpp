@@ -81,7 +81,7 @@ bool read_scalars(const TVMFFIAny* args) {
 bool fits_int32(int64_t value) { return value == static_cast<int32_t>(value); }
 
 bool read_args(const TVMFFIAny* args, flashrel_attention_args& a) {
-  flashrel_attention_args_init(&a);
+  flashrel_attention_args_init(&a, sizeof a);
   if (!read_scalars(args) || !fits_int32(args[kNumSplits].v_int64)) return false;
   const int64_t device = args[kDevice].v_int64;
   a.memory = device < 0 ? FLASHREL_HOST : FLASHREL_CUDA;

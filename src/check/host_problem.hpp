@@ -46,7 +46,7 @@ struct HostProblem {
   std::vector<float> expected_out, expected_lse;  // contiguous; from a problem file, empty = judge by the definition
   std::string kv_layout;                          // "NHD" or "HND" when K and V are halves of one tensor
 
-  HostProblem() { flashrel_attention_args_init(&args); }
+  HostProblem() { flashrel_attention_args_init(&args, sizeof args); }
 
   std::byte* add_input(std::size_t bytes) { return inputs.emplace_back(bytes).data(); }
   // Allocates out, and lse when wanted, with guards; `out_token_elems` is the token stride of out.

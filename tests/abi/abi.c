@@ -57,7 +57,7 @@ static void make_call(Call* c) {
   c->table[0] = 0, c->table[1] = 1, c->table[2] = 2;
   c->kv_len[0] = 3;
   c->cu_q[1] = 1;
-  flashrel_attention_args_init(&c->args);
+  flashrel_attention_args_init(&c->args, sizeof c->args);
   c->args.q = make_tensor(c->q, FLASHREL_FLOAT32, 3, q_shape);
   c->args.out = make_tensor(c->out, FLASHREL_FLOAT32, 3, q_shape);
   c->args.k_cache = make_tensor(c->k, FLASHREL_FLOAT32, 4, cache_shape);
@@ -96,6 +96,18 @@ static void test_result(void) {
 /* Callers built against an older header know fewer fields; what they do not know is zero, which is the old behaviour. */
 static void test_struct_size(void) {
   Call c;
+  flashrel_attention_args older;
+  flashrel_merge_args older_merge;
+  const size_t known = offsetof(flashrel_attention_args, backend), known_merge = offsetof(flashrel_merge_args, lse);
+  size_t i;
+  memset(&older, 0x5a, sizeof older);
+  flashrel_attention_args_init(&older, known);
+  CHECK(older.struct_size == known && older.causal == 1 && older.window_left == -1);
+  for (i = known; i < sizeof older; ++i) CHECK(((const unsigned char*)&older)[i] == 0x5a);
+  memset(&older_merge, 0x5a, sizeof older_merge);
+  flashrel_merge_args_init(&older_merge, known_merge);
+  CHECK(older_merge.struct_size == known_merge && older_merge.device == -1);
+  for (i = known_merge; i < sizeof older_merge; ++i) CHECK(((const unsigned char*)&older_merge)[i] == 0x5a);
   make_call(&c);
   c.args.backend = "nonsense";
   c.args.struct_size = offsetof(flashrel_attention_args, backend);
@@ -225,7 +237,7 @@ static void test_merge(void) {
   flashrel_merge_args args;
   parts_lse[0] = logf(1.0f), parts_lse[3] = logf(3.0f), parts_lse[2] = 2.0f;
   parts_lse[1] = parts_lse[4] = parts_lse[5] = -INFINITY;
-  flashrel_merge_args_init(&args);
+  flashrel_merge_args_init(&args, sizeof args);
   args.parts_out = make_tensor(parts, FLASHREL_FLOAT32, 4, parts_shape);
   args.parts_lse = make_tensor(parts_lse, FLASHREL_FLOAT32, 3, parts_lse_shape);
   args.out = make_tensor(out, FLASHREL_FLOAT32, 3, out_shape);

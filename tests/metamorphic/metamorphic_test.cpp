@@ -252,7 +252,7 @@ RunResult merge_two(MemoryKind memory, const std::vector<float>& parts_out, cons
   EXPECT_TRUE(check::copy_in(memory, parts_o.data(), parts_out.data(), 2 * out_bytes).ok());
   EXPECT_TRUE(check::copy_in(memory, parts_l.data(), parts_lse.data(), 2 * lse_bytes).ok());
   flashrel_merge_args merge;
-  flashrel_merge_args_init(&merge);
+  flashrel_merge_args_init(&merge, sizeof merge);
   merge.memory = static_cast<std::int32_t>(memory);
   merge.parts_out = check::make_tensor(parts_o.data(), DType::kFloat32, {2, 1, n_heads, dim});
   merge.parts_lse = check::make_tensor(parts_l.data(), DType::kFloat32, {2, 1, n_heads});
