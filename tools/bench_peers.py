@@ -233,7 +233,7 @@ def calls_of(case, x, lib, options, failures):
             call()
             error = worst_error(case, x, True)
             print(f"{case.name}: {name}: worst row error {error:.1e}", flush=True)
-            if not error < 2e-2:  # its bias was rounded to bfloat16 on the way
+            if not error < 5e-2:  # its bias was rounded to bfloat16 on the way
                 failures.append(f"{case.name}: {name}: {error:.1e}")
             calls[name] = call
     return calls

@@ -15,10 +15,13 @@ import inspect
 import logging
 import os
 import sys
+import threading
 from types import ModuleType
 from typing import Any
 
-from ._core import rel_attention
+from ._arrays import HOST_DEVICE
+from ._core import Schedule, place, rel_attention, schedule
+from ._frameworks import framework_of
 
 LEVELS = {"": None, "0": None, "1": "fused", "fused": "fused", "operator": "operator"}
 MODULE = "vllm.models.inkling.nvidia.attention"
@@ -90,7 +93,7 @@ def patch(module: ModuleType, level: str) -> bool:
     if problem is not None:
         _log.warning("FlashRel does not know this vLLM (%s): found %s. vLLM is left alone.", _vllm_version(), problem)
         return False
-    setattr(module, name, Kernel(getattr(module, name)))
+    setattr(module, name, Kernel(getattr(module, name), getattr(module, "get_forward_context", None)))
     if level == "fused":
         module.fused_qkvr_prep = Preparation(module.fused_qkvr_prep)
     _log.info("FlashRel runs Inkling's attention (level %s, vLLM %s)", level, _vllm_version())
@@ -144,11 +147,23 @@ class Preparation:
         return q, FusedBias(rel, rel_proj, None if tau is None else tau.reshape(-1))
 
 
-class Kernel:
-    """Stands where vLLM's FA4 kernel object stood. num_splits is that kernel's own cap: FlashRel's plan splits by itself."""
+class _Step(threading.local):
+    """The forward pass that runs in this thread, and its schedules: one for each kind of layer."""
 
-    def __init__(self, original: Any) -> None:
-        self.original = original
+    context: Any = None
+    made: dict[Any, tuple[Schedule, Any]] = {}
+
+
+class Kernel:
+    """Stands where vLLM's FA4 kernel object stood. num_splits is that kernel's own cap: FlashRel's plan splits by itself.
+
+    `forward_context` is vLLM's get_forward_context: it returns one object for all layers of one forward pass, which is how
+    long a schedule is good for. Without it every layer makes its own.
+    """
+
+    def __init__(self, original: Any, forward_context: Any = None) -> None:
+        self.original, self.forward_context = original, forward_context
+        self.step = _Step()
 
     def register_warmup(self) -> None:
         """Nothing to compile before the first call."""
@@ -163,7 +178,31 @@ class Kernel:
             if isinstance(rel_logits, FusedBias)
             else {"rel_logits": rel_logits}
         )
-        return rel_attention(
-            q, key_cache, value_cache, block_table=block_table, cache_seqlens=cache_seqlens, cu_seqlens_q=cu_seqlens_q,
-            max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale, causal=causal, window_size=window_size, out=out, **bias,
-        )  # fmt: skip
+        arguments = {
+            "block_table": block_table, "cache_seqlens": cache_seqlens, "cu_seqlens_q": cu_seqlens_q,
+            "max_seqlen_q": max_seqlen_q, "softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, **bias,
+        }  # fmt: skip
+        shared = self._schedule(q, key_cache, value_cache, arguments)
+        try:
+            return rel_attention(q, key_cache, value_cache, **arguments, schedule=shared, out=out)
+        except ValueError:
+            if shared is None:
+                raise
+        return rel_attention(q, key_cache, value_cache, **arguments, out=out)  # a layer whose plan differs, or a real error
+
+    def _schedule(self, q: Any, key_cache: Any, value_cache: Any, arguments: dict[str, Any]) -> Schedule | None:
+        """The schedule that layers like this one share in this pass. The library refuses it where a layer's plan differs."""
+        context = None if self.forward_context is None else self.forward_context()
+        if context is None:
+            return None
+        if self.step.context is not context:
+            self.step.context, self.step.made = context, {}
+        framework = framework_of(q)
+        device, stream = place(framework, q, None)
+        lengths = arguments["block_table"], arguments["cache_seqlens"], arguments["cu_seqlens_q"]
+        capturing = device != HOST_DEVICE and framework.is_capturing()
+        key = (*map(id, lengths), q.shape, arguments["max_seqlen_q"], arguments["window_size"], stream, capturing)
+        if key not in self.step.made:
+            # The lengths are kept so that no other tensor gets their identity while this pass runs.
+            self.step.made[key] = schedule(q, key_cache, value_cache, **arguments), lengths
+        return self.step.made[key][0]

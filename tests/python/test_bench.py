@@ -46,5 +46,5 @@ def test_a_wrong_peer_is_caught(monkeypatch):
 def test_call_cost_counts_every_way():
     with torch.no_grad():
         costs = bench.call_cost("cpu", n_calls=320)
-    assert {"C ABI", "ctypes", "torch operator"} <= set(costs) <= {"C ABI", "ctypes", "torch operator", "tvm-ffi"}
+    assert {"C ABI", "ctypes", "torch operator"} <= set(costs)
     assert costs["ctypes"]["median_us"] > costs["C ABI"]["median_us"] > 0

@@ -17,6 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 import vllm_files  # noqa: E402
 
+import flashrel  # noqa: E402
 from flashrel import vllm as plugin  # noqa: E402
 
 needs_vllm = pytest.mark.skipif(not vllm_files.ROOT, reason="FLASHREL_VLLM names no unpacked vLLM wheel")
@@ -172,6 +173,32 @@ def test_attention_of_vllms_layer(monkeypatch, layout, is_local, level):
     expected, _ = attention(**arrays)
     np.testing.assert_allclose(to_numpy(output[:n_tokens]).astype(np.float64), expected, atol=2e-2, rtol=2e-2)
     assert (output[n_tokens:] == 7).all(), "rows past num_actual_tokens were written"
+
+
+def test_layers_of_one_pass_share_a_schedule(monkeypatch):
+    """Two kinds of layer, three layers each, two passes with other lengths: four schedules, and everybody's own results."""
+    made = []
+    monkeypatch.setattr(plugin, "schedule", lambda *a, **k: made.append(flashrel.schedule(*a, **k)) or made[-1])
+    context = types.SimpleNamespace()
+    kernel = plugin.Kernel(None, lambda: context)
+    for lengths in ([40, 9], [33, 7]):
+        context = types.SimpleNamespace()
+        arrays = Problem([1, 5], [40, 9], dtype=BFLOAT16, n_q_heads=4, n_kv_heads=2, head_dim=64, page_size=16, d_rel=16).arrays()
+        tensors = {name: to_device(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+        tensors["cache_seqlens"].copy_(torch.tensor(lengths))
+        bias = plugin.FusedBias(tensors.pop("rel"), tensors.pop("rel_proj"), None)
+        rest = {name: tensors[name] for name in ("block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale")}
+        for layer_idx in range(6):
+            q, window_size = tensors["q"] * (1 + layer_idx), (7, 0) if layer_idx % 2 else (-1, -1)
+            got = kernel(
+                q, tensors["k_cache"], tensors["v_cache"], **rest, causal=True, window_size=window_size, rel_extent=1,
+                rel_logits=bias,
+            )  # fmt: skip
+            expected = flashrel.rel_attention(
+                q, tensors["k_cache"], tensors["v_cache"], **rest, window_size=window_size, rel=bias.rel, rel_proj=bias.rel_proj
+            )
+            assert torch.equal(got, expected)
+    assert len(made) == 4
 
 
 two_streams = pytest.mark.skipif(DEVICE == "cpu", reason="vLLM's path for many tokens needs CUDA streams")
