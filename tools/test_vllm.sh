@@ -2,6 +2,7 @@
 # The vLLM plugin against the Inkling files of real vLLM wheels. Needs an environment with torch, triton, pytest and the
 # installed package; downloads each wheel once (340 MB) and keeps its Inkling files only. Ends with pytest's line per version.
 #   tools/test_vllm.sh [VERSION...]       PYTHON names the interpreter (python3)
+# VLLM_SOURCES names vLLM's sources of that version (a wheel has no tests): its own operator tests run over the drop-in then.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -17,5 +18,10 @@ for version in "${@:-0.33.0}"; do
     rm -rf build-python/unpacked build-python/wheels
   fi
   echo "vLLM $version"
-  FLASHREL_VLLM=$PWD/$files "$python" -m pytest -q tests/python/test_vllm.py
+  export FLASHREL_VLLM=$PWD/$files
+  "$python" -m pytest -q tests/python/test_vllm.py
+  if [ -n "${VLLM_SOURCES:-}" ]; then
+    PYTHONPATH=$PWD/tests/python${PYTHONPATH:+:$PYTHONPATH} "$python" -m pytest -q -rs -p vllm_drop_in \
+      "$VLLM_SOURCES/tests/models/inkling/test_fa4_rel_attention.py"
+  fi
 done

@@ -215,7 +215,10 @@ def fa4_peers(t: Tensors, folder: str | None) -> dict[str, Callable[[], torch.Te
 
 
 class Timer:
-    """Seconds of one call: CUDA events after the L2 cache was overwritten, or the wall clock on the CPU."""
+    """Seconds of one call: CUDA events after the L2 cache was overwritten, or the wall clock on the CPU.
+
+    The GPU sleeps first, so that a call's launches are all queued when it begins: host time is measured by --call-cost.
+    """
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -227,6 +230,7 @@ class Timer:
             function()
             return time.perf_counter() - start
         self.flush.zero_()
+        torch.cuda._sleep(1_000_000)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in "be")
         begin.record()
         function()
