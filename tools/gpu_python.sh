@@ -3,7 +3,8 @@
 # matrix, vLLM's files when there), call cost, peers. Nothing is installed or built.
 #   tools/gpu_python.sh LIBRARY_FOLDER [OUT_FOLDER]
 # LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_torch.so, the reader of torch tensors.
-# FLASHREL_VLLM may name a folder with vllm/models/inkling of a vLLM wheel.
+# FLASHREL_VLLM may name a folder with vllm/models/inkling of a vLLM wheel, VLLM_SOURCES the sources of the same version (its own
+# operator tests run over the drop-in then), FLASHREL_FA4 a folder of tools/fa4_peer.py.
 set -uo pipefail
 library=$(realpath "$1")
 out=$(realpath "${2:-.}")
@@ -25,13 +26,17 @@ parallel=$(python3 -c "import xdist" 2> /dev/null && echo "-n 6")
 timeout 300 python3 -m pytest -q -rs -p no:cacheprovider --durations=8 $parallel tests/python > "$out/python_tests.log" 2>&1 ||
   status=1
 tail -n 60 "$out/python_tests.log"
-echo "== figures that tests print"
-timeout 90 python3 -m pytest -q -s -p no:cacheprovider tests/python/test_transformers.py tests/python/test_inkling_nano.py \
-  -k "memory or cuda" 2>&1 | grep -E "peak|rms|passed|failed" || status=1
+if [ -n "${VLLM_SOURCES:-}" ]; then
+  echo "== vLLM's own tests over the drop-in"
+  PYTHONPATH=$PWD/tests/python:$PYTHONPATH timeout 60 python3 -m pytest -q -rs -p no:cacheprovider -p vllm_drop_in \
+    "$VLLM_SOURCES/tests/models/inkling/test_fa4_rel_attention.py" || status=1
+fi
+echo "== memory of transformers"
+timeout 60 python3 tools/transformers_memory.py --json "$out/transformers_memory.json" || status=1
 echo "== call cost"
 timeout 40 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
 timeout 30 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
 echo "== peers"
-timeout 130 python3 -m flashrel.bench --device cuda --rounds 15 --json "$out/python_bench.json" --figure "$out/python_bench.png" ||
-  status=1
+timeout 130 python3 -m flashrel.bench --device cuda --rounds 15 ${FLASHREL_FA4:+--fa4 "$FLASHREL_FA4"} \
+  --json "$out/python_bench.json" --figure "$out/python_bench.png" || status=1
 exit $status
