@@ -5,12 +5,14 @@ vLLM runs Inkling's attention on Hopper as FA4 (CuTe DSL) with a score_mod that 
 230 MB; the kernels it makes are 150 KB each and need torch and apache-tvm-ffi alone. So they are compiled where the DSL is:
 
     tools/fa4_peer.py build FOLDER --vllm UNPACKED        here; UNPACKED holds vllm/models/inkling and vllm/vllm_flash_attn/cute
-                                                          of a vLLM wheel; needs torch, nvidia-cutlass-dsl[cu13],
-                                                          quack-kernels, apache-tvm-ffi, gcc and the CUDA toolkit
+                                                          of a vLLM wheel (python3 -m zipfile -e); needs torch, einops,
+                                                          nvidia-cutlass-dsl[cu13], quack-kernels, apache-tvm-ffi, gcc and
+                                                          the CUDA toolkit
     tools/bench_peers.py --fa4 FOLDER ...                 there; the folder also holds this file, which `load` is taken from
     python -m flashrel.bench --fa4 FOLDER ...
 
 The compiler is called by vLLM's function itself, under torch's FakeTensorMode: what vLLM would compile is what is measured.
+Written against vLLM 0.33.0 with nvidia-cutlass-dsl 4.8.0 and quack-kernels 0.6.5.
 """
 
 import argparse
@@ -23,8 +25,6 @@ import subprocess
 import sys
 import tempfile
 import types
-
-N_SM = {"h200": 132, "h100-pcie": 114}
 
 # heads, kv heads, extent, window, page size, max_seqlen_q, sequences: those of the two benchmarks.
 SHAPES = [
@@ -203,9 +203,9 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--vllm", required=True, help="folder that holds vllm/ with the two subfolders of a wheel")
     parser.add_argument("--cuda", default="/usr/local/cuda", help="CUDA toolkit")
-    parser.add_argument("--gpu", choices=N_SM, default="h200", help="FA4 plans with its number of SMs")
+    parser.add_argument("--n-sm", type=int, default=132, help="SMs of the GPU, which FA4 plans with (132: H100 SXM, H200)")
     options = parser.parse_args()
-    build(options.folder, options.vllm, options.cuda, N_SM[options.gpu])
+    build(options.folder, options.vllm, options.cuda, options.n_sm)
 
 
 if __name__ == "__main__":

@@ -225,6 +225,21 @@ def test_compile_writes_into_out():
     assert out.abs().sum() > 0
 
 
+def test_compile_leaves_a_schedule_unused():
+    """Made for other lengths, it would show."""
+    tensors = to_torch(problem().arrays())
+    other = flashrel.schedule(**{**tensors, "cache_seqlens": torch.zeros_like(tensors["cache_seqlens"])})
+    expected = flashrel.rel_attention(**tensors)
+
+    def layer(q):
+        return flashrel.rel_attention(**{**tensors, "q": q}, schedule=other)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(tensors["q"]), expected)
+        assert not torch.equal(flashrel.rel_attention(**tensors, schedule=other), expected)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("bias", ["logits", "fused"])
 def test_cuda_graph_replays_with_other_lengths_tables_and_data(bias):
