@@ -116,6 +116,7 @@ extern "C" FLASHREL_API int flashrel_read_tensors(const DLPackExchangeAPI* api, 
                                                   void* rel, void* rel_proj, void* rel_scale, void* out, void* lse) {
   void* const objects[] = {q,          k_cache, v_cache,  block_table, cache_seqlens, cu_seqlens_q,
                            rel_logits, rel,     rel_proj, rel_scale,   out,           lse};
+  if (api->header.version.major != DLPACK_MAJOR_VERSION || api->dltensor_from_py_object_no_sync == nullptr) return kUnread;
   flashrel_tensor* tensor = &args->q;
   for (void* object : objects) {
     DLTensor dl;
