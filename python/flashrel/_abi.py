@@ -24,7 +24,7 @@ MAX_RANK = 4
 # LAYOUT flashrel_tensor: data pointer, dtype, rank, shape[4], stride[4]. A tensor is the tuple of these 11 numbers.
 _TENSOR = "Pii8q"
 ABSENT = (0,) * 11
-# LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, names, schedule.
+# LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, pointers.
 _SCALARS = "qqdiiqqqiii4xPPP"
 ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + _SCALARS)
 # The same without the tensors, which are zeros, and memory for it that C may fill.

@@ -25,7 +25,8 @@ def arguments(arrays, out, lse, **changes):
         **{name: arrays.get(name) for name in _abi.ATTENTION_TENSORS[:10]}, "out": out, "lse": lse, "device": -1,
         "max_seqlen_q": arrays["max_seqlen_q"], "max_seqlen_k": -1, "softmax_scale": arrays["softmax_scale"],
         "causal": arrays["causal"], "rel_edge": 0, "window_left": -1, "window_right": -1, "rel_zero": 0, "num_splits": 0,
-        "deterministic": False, "backend": 0, "route": 0, "schedule": 0, "workspace": address, "workspace_bytes": n_bytes, "stream": 0,
+        "deterministic": False, "backend": 0, "route": 0, "schedule": 0, "workspace": address, "workspace_bytes": n_bytes,
+        "stream": 0,
     }  # fmt: skip
     values.update(changes)
     return workspace, [tvm_ffi.from_dlpack(x) if isinstance(x, np.ndarray) else x for x in values.values()]

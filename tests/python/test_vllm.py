@@ -183,11 +183,13 @@ def test_layers_of_one_pass_share_a_schedule(monkeypatch):
     kernel = plugin.Kernel(None, lambda: context)
     for lengths in ([40, 9], [33, 7]):
         context = types.SimpleNamespace()
-        arrays = Problem([1, 5], [40, 9], dtype=BFLOAT16, n_q_heads=4, n_kv_heads=2, head_dim=64, page_size=16, d_rel=16).arrays()
+        shape = {"n_q_heads": 4, "n_kv_heads": 2, "head_dim": 64, "page_size": 16, "d_rel": 16}
+        arrays = Problem([1, 5], [40, 9], dtype=BFLOAT16, **shape).arrays()
         tensors = {name: to_device(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
         tensors["cache_seqlens"].copy_(torch.tensor(lengths))
         bias = plugin.FusedBias(tensors.pop("rel"), tensors.pop("rel_proj"), None)
-        rest = {name: tensors[name] for name in ("block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale")}
+        names = "block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale"
+        rest = {name: tensors[name] for name in names}
         for layer_idx in range(6):
             q, window_size = tensors["q"] * (1 + layer_idx), (7, 0) if layer_idx % 2 else (-1, -1)
             got = kernel(
