@@ -62,6 +62,8 @@ def test_jax(kind, dtype):
     assert isinstance(out, jax.Array) and out.dtype == dtype and out.device == device
     assert_right(np.asarray(out), arrays, np.asarray(lse))
     assert np.array_equal(out, flashrel.rel_attention(**there, num_splits=3))
+    step = flashrel.schedule(**there, num_splits=3)
+    assert np.array_equal(out, flashrel.rel_attention(**there, num_splits=3, schedule=step))
     with pytest.raises(ValueError, match="out: got a JAX array"):
         flashrel.rel_attention(**there, out=out)
 
