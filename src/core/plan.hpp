@@ -28,6 +28,7 @@ struct Policy {
   int n_workers = 1;     // CTAs or threads that take items
   int target_parts = 0;  // automatic splitting aims at this many parts (0 = never cut)
   int min_tiles_per_part = 1;
+  bool equal_shares = false;  // automatic, instead: every worker gets an equal run of the batch's key tiles (index/shares.hpp)
   int fixed_tiles_per_part = 1;  // deterministic cutting
   Route route = Route::kNone;
   int stages = 1;  // depth of the key/value pipeline, where there is one

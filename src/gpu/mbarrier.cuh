@@ -18,6 +18,10 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t bar) {
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint32_t bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
+// Announces bytes without arriving.
+__device__ __forceinline__ void mbarrier_expect(std::uint32_t bar, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t bar, int parity) {
   asm volatile(
       "{ .reg .pred done;\n"
@@ -42,6 +46,20 @@ __device__ __forceinline__ void named_barrier_sync(int id, int n_threads) {
 }
 __device__ __forceinline__ void named_barrier_arrive(int id, int n_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+// Waits for all and tells whether any thread came with `x`.
+__device__ __forceinline__ bool named_barrier_any(int id, int n_threads, bool x) {
+  int any;
+  asm volatile(
+      "{ .reg .pred mine, all;\n"
+      "setp.ne.b32 mine, %3, 0;\n"
+      "bar.red.or.pred all, %1, %2, mine;\n"
+      "selp.b32 %0, 1, 0, all; }"
+      : "=r"(any)
+      : "r"(id), "r"(n_threads), "r"(static_cast<int>(x))
+      : "memory");
+  return any != 0;
 }
 
 // Moves registers between warpgroups; executed by all warps of a warpgroup.

@@ -28,7 +28,7 @@ EncodeTiled encode_tiled() {
 }  // namespace
 
 Status make_tensor_map(const char* name, const void* data, DType dtype, std::initializer_list<MapDim> dims, Swizzle swizzle,
-                       CUtensorMap& map) {
+                       CUtensorMap& map, L2Fetch fetch) {
   const EncodeTiled encode = encode_tiled();
   if (encode == nullptr) return runtime_error("cuTensorMapEncodeTiled: the driver does not have it");
   if (reinterpret_cast<std::uintptr_t>(data) % kTmaAlignBytes != 0)
@@ -50,7 +50,8 @@ Status make_tensor_map(const char* name, const void* data, DType dtype, std::ini
       encode(&map, dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
              static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              swizzle == Swizzle::k128Bytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             fetch == L2Fetch::k256Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     return runtime_error(std::string("cuTensorMapEncodeTiled(") + name + "): error " + std::to_string(result));
   return {};

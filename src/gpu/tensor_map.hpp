@@ -18,12 +18,14 @@ struct MapDim {
 };
 
 enum class Swizzle { kNone, k128Bytes };
+// What a miss brings into L2: whole 256 bytes, or the sectors that were asked for.
+enum class L2Fetch { k256Bytes, kSectors };
 
 // TMA's limits, for supports(): strides are multiples of 16 bytes below 2^40, sizes are at most 2^32.
 inline constexpr int kTmaAlignBytes = 16;
 
 // Innermost dimension first; two to five dimensions of a 16-bit type. `name` is for the error text.
 Status make_tensor_map(const char* name, const void* data, DType dtype, std::initializer_list<MapDim> dims, Swizzle swizzle,
-                       CUtensorMap& map);
+                       CUtensorMap& map, L2Fetch fetch = L2Fetch::k256Bytes);
 
 }  // namespace flashrel::gpu

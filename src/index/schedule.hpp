@@ -10,40 +10,10 @@
 #include "index/distance.hpp"
 #include "index/ranges.hpp"
 #include "index/rows.hpp"
+#include "index/schedule_shape.hpp"
+#include "index/shares.hpp"
 
 namespace flashrel {
-
-// Everything that cutting depends on besides the lengths; part of the Plan.
-struct ScheduleShape {
-  int n_seqs = 0, n_kv_heads = 1, group = 1;
-  int tile_rows = 64, tile_keys = 64;
-  Range visible{-kFar, kFar};  // distances
-  // Cutting rule, first that applies. The first two look at the unit alone, never at its neighbours in the batch.
-  int fixed_tiles_per_part = 0;  // deterministic: tiles of a part, more where max_parts asks for it; only sequences of a
-                                 // single row tile are cut
-  int max_parts = 0;             // num_splits = n: at most n parts a unit (0 = not asked for)
-  int target_parts = 0;          // automatic: aim at this many parts in the whole batch (0 = never cut)
-  int min_tiles_per_part = 1;    // automatic: a part has at least this many tiles
-  constexpr bool operator==(const ScheduleShape&) const = default;
-};
-
-struct WorkItem {
-  int seq = 0, kv_head = 0;
-  int row_tile = 0;                  // rows [row_tile, row_tile + 1) * tile_rows of the packed rows, cut at q_len * group
-  int tile_begin = 0, tile_end = 0;  // key tiles; empty = the rows see nothing
-  int slot = -1;                     // of the workspace; -1 = write out and lse directly
-  int n_parts = 1, part = 0;
-  int n_rows = 0;  // rows of this tile that exist
-  constexpr bool operator==(const WorkItem&) const = default;
-};
-
-// What stands beside the items, in the same memory.
-struct ScheduleHeader {
-  std::int32_t n_items = 0;
-  std::int32_t n_slots = 0;
-  std::int32_t n_merges = 0;   // entries of the merge list
-  std::int32_t next_item = 0;  // GPU: counter from which CTAs take items; every run leaves it at 0 again
-};
 
 FLASHREL_HD constexpr Range unit_rows(const ScheduleShape& s, Lengths lengths, int row_tile) {
   const long long n_rows = static_cast<long long>(lengths.q_len) * s.group;
@@ -118,12 +88,6 @@ FLASHREL_HD constexpr UnitShape make_unit(const ScheduleShape& s, Lengths length
   return unit;
 }
 
-// Host bounds that size the workspace; nothing here is read from tensors.
-struct ScheduleBounds {
-  std::int64_t n_items = 0;  // of the item table
-  std::int64_t n_slots = 0;  // of the part buffers
-};
-
 // Units over all KV heads for any lengths within the bounds: a sequence wastes less than one row tile.
 constexpr std::int64_t max_units(const ScheduleShape& s, std::int64_t n_tokens, std::int64_t max_seqlen_q) {
   const std::int64_t by_tokens = n_tokens * s.group / s.tile_rows + s.n_seqs;
@@ -141,6 +105,7 @@ constexpr std::int64_t max_unit_tiles(const ScheduleShape& s, std::int64_t max_s
 
 constexpr ScheduleBounds schedule_bounds(const ScheduleShape& s, std::int64_t n_tokens, std::int64_t max_seqlen_q,
                                          std::int64_t max_seqlen_k) {
+  if (s.n_shares > 0) return share_bounds(s, n_tokens, max_seqlen_k);
   const std::int64_t units = max_units(s, n_tokens, max_seqlen_q);
   const std::int64_t tiles = max_unit_tiles(s, max_seqlen_k);
   std::int64_t slots = 0;
@@ -172,9 +137,10 @@ std::int64_t batch_tiles(const ScheduleShape& s, LengthsOf&& lengths_of) {
 }
 
 // Host form of the schedule: calls emit(WorkItem) in the table's order and returns the number of slots used.
-// The device form (gpu/schedule.cu) writes the same table.
+// The device forms (gpu/schedule.cu, gpu/shares.cu) write the same table.
 template <class LengthsOf, class Emit>
 int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) {
+  if (s.n_shares > 0) return build_shares(s, lengths_of, emit);
   const int auto_tiles = s.target_parts > 0 ? auto_tiles_per_part(s, batch_tiles(s, lengths_of)) : 0;
   int n_slots = 0;
   for (int seq = 0; seq < s.n_seqs; ++seq) {

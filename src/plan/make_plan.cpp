@@ -27,6 +27,8 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
     const std::int64_t units = max_of<std::int64_t>(1, max_units(s, problem.n_tokens, problem.max_seqlen_q));
     s.max_parts =
         static_cast<int>(max_of<std::int64_t>(1, min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots / units)));
+  } else if (policy.equal_shares) {
+    s.n_shares = policy.n_workers;
   } else {
     s.target_parts = policy.target_parts;
   }
@@ -70,12 +72,26 @@ std::uint64_t schedule_key(const Problem& problem, const Plan& plan) {
     for (int byte = 0; byte < 8; ++byte) key = (key ^ (value >> 8 * byte & 0xff)) * 1099511628211u;
   };
   for (const char c : std::string(plan.backend->name) + "/" + std::string(plan.policy.name)) mix(static_cast<unsigned char>(c));
-  for (const std::int64_t value :
-       {std::int64_t{s.n_seqs}, std::int64_t{s.n_kv_heads}, std::int64_t{s.group}, std::int64_t{s.tile_rows},
-        std::int64_t{s.tile_keys}, std::int64_t{s.visible.begin}, std::int64_t{s.visible.end},
-        std::int64_t{s.fixed_tiles_per_part}, std::int64_t{s.max_parts}, std::int64_t{s.target_parts},
-        std::int64_t{s.min_tiles_per_part}, std::int64_t{plan.policy.n_workers}, plan.bounds.n_items, plan.bounds.n_slots,
-        problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k, std::int64_t{problem.page_size}, problem.max_pages})
+  for (const std::int64_t value : {std::int64_t{s.n_seqs},
+                                   std::int64_t{s.n_kv_heads},
+                                   std::int64_t{s.group},
+                                   std::int64_t{s.tile_rows},
+                                   std::int64_t{s.tile_keys},
+                                   std::int64_t{s.visible.begin},
+                                   std::int64_t{s.visible.end},
+                                   std::int64_t{s.fixed_tiles_per_part},
+                                   std::int64_t{s.max_parts},
+                                   std::int64_t{s.target_parts},
+                                   std::int64_t{s.min_tiles_per_part},
+                                   std::int64_t{s.n_shares},
+                                   std::int64_t{plan.policy.n_workers},
+                                   plan.bounds.n_items,
+                                   plan.bounds.n_slots,
+                                   problem.n_tokens,
+                                   problem.max_seqlen_q,
+                                   problem.max_seqlen_k,
+                                   std::int64_t{problem.page_size},
+                                   problem.max_pages})
     mix(static_cast<std::uint64_t>(value));
   return key;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/memory.hpp"
+#include "gpu/shares.hpp"
 #include "index/schedule.hpp"
 #include "plan/make_plan.hpp"
 
@@ -37,6 +38,8 @@ void expect_same_table(const ScheduleShape& shape, const Batch& batch) {
   plan.schedule = shape;
   plan.bounds = schedule_bounds(shape, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
   book_work_list(plan);
+  const bool shared = shape.n_shares > 0;
+  if (shared) gpu::book_shares(plan);
 
   std::vector<WorkItem> expected;
   std::vector<std::int32_t> expected_merges;
@@ -58,7 +61,8 @@ void expect_same_table(const ScheduleShape& shape, const Batch& batch) {
   Tensors tensors;
   tensors.cu_seqlens_q = reinterpret_cast<const std::int32_t*>(q.data());
   tensors.cache_seqlens = reinterpret_cast<const std::int32_t*>(kv.data());
-  const Status status = gpu::launch_schedule(problem, tensors, plan, schedule.data(), nullptr);
+  const Status status = shared ? gpu::launch_shares(problem, tensors, plan, schedule.data(), nullptr)
+                               : gpu::launch_schedule(problem, tensors, plan, schedule.data(), nullptr);
   ASSERT_TRUE(status.ok()) << status.text;
 
   const auto fetch = [&]<class T>(std::string_view entry, std::size_t n, std::vector<T>& values) {
@@ -80,6 +84,22 @@ void expect_same_table(const ScheduleShape& shape, const Batch& batch) {
   fetch(kMergeListEntry, expected_merges.size(), merges);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(items[i], expected[i]) << "item " << i;
   ASSERT_EQ(merges, expected_merges);
+  if (!shared) return;
+  std::vector<int> item_begin;
+  build_shares(
+      shape, [&](int seq) { return Lengths{batch.q_lens[seq], batch.kv_lens[seq]}; }, [](const WorkItem&) {}, &item_begin);
+  std::vector<gpu::Share> shares;
+  fetch(gpu::kSharesEntry, static_cast<std::size_t>(shape.n_shares), shares);
+  for (int i = 0; i < shape.n_shares; ++i) {
+    const gpu::Share& share = shares[i];
+    ASSERT_EQ(share.item_end - share.item_begin, item_begin[i + 1] - item_begin[i]) << "share " << i;
+    if (share.item_begin == share.item_end) continue;
+    ASSERT_EQ(share.item_begin, item_begin[i]);
+    ASSERT_EQ(share.first, expected[item_begin[i]]) << "share " << i;
+    ASSERT_EQ(share.kv_len, batch.kv_lens[share.first.seq]);
+    ASSERT_EQ(share.q_len, batch.q_lens[share.first.seq]);
+    ASSERT_EQ(share.first_token, prefix[share.first.seq]);
+  }
 }
 
 class GpuSchedule : public testing::Test {
@@ -110,6 +130,24 @@ TEST_F(GpuSchedule, RandomBatches) {
     for (int seq = 0; seq < shape.n_seqs; ++seq) {
       batch.q_lens.push_back(upto(3) == 0 ? 0 : upto(upto(7) == 0 ? 2000 : 40));
       batch.kv_lens.push_back(upto(7) == 0 ? 0 : upto(3000));
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_same_table(shape, batch)) << "trial " << trial;
+  }
+}
+
+TEST_F(GpuSchedule, EqualShares) {
+  for (int trial = 0; trial < 150; ++trial) {
+    ScheduleShape shape;
+    shape.n_seqs = 1 + upto(trial % 10 == 0 ? 1500 : 20);
+    shape.n_kv_heads = 1 + upto(7);
+    shape.group = 1 + upto(8);
+    shape.tile_rows = 72;
+    shape.n_shares = 1 + upto(trial % 2 == 0 ? 7 : gpu::kMaxShares - 1);
+    if (upto(1)) shape.visible = visible_distances(true, upto(1) ? upto(200) : -1, -1);
+    Batch batch;
+    for (int seq = 0; seq < shape.n_seqs; ++seq) {
+      batch.q_lens.push_back(upto(3) == 0 ? 0 : upto(8));
+      batch.kv_lens.push_back(upto(7) == 0 ? 0 : upto(upto(9) == 0 ? 200000 : 3000));
     }
     ASSERT_NO_FATAL_FAILURE(expect_same_table(shape, batch)) << "trial " << trial;
   }

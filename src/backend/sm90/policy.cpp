@@ -1,6 +1,8 @@
 #include "backend/sm90/policy.hpp"
 
+#include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
+#include "gpu/shares.hpp"
 #include "index/schedule.hpp"
 
 namespace flashrel::sm90 {
@@ -26,9 +28,39 @@ int choose_target_parts(const Problem& problem, int n_sms) {
   return 0;
 }
 
+std::string_view decode_name(int rows) {
+  switch (rows) {
+    case 8: return "decode_64x8";
+    case 16: return "decode_64x16";
+    case 32: return "decode_64x32";
+    default: return "decode_64x72";
+  }
+}
+
+Policy choose_decode(const Problem& problem, const Device& device) {
+  Policy policy;
+  policy.tile_rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
+  policy.tile_keys = decode::kTileKeys;
+  policy.name = decode_name(policy.tile_rows);
+  policy.n_workers = clamp_to(device.n_sms, 1, gpu::kMaxShares);
+  policy.equal_shares = true;
+  policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
+  policy.stages = decode::kStages;
+  return policy;
+}
+
 }  // namespace
 
-Policy choose_policy(const Problem& problem, const Device& device, const Options&) {
+bool takes_decode(const Problem& problem, const Options& options) {
+  const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
+  if (rows == 0 || options.deterministic) return false;
+  return problem.bias != BiasMode::kFused || rows / problem.group() <= decode::max_tile_tokens(rows);
+}
+
+bool is_decode(const Policy& policy) { return policy.tile_keys == decode::kTileKeys; }
+
+Policy choose_policy(const Problem& problem, const Device& device, const Options& options) {
+  if (takes_decode(problem, options)) return choose_decode(problem, device);
   Policy policy;
   policy.name = "prefill_128x128";
   policy.tile_rows = prefill::kTileRows;

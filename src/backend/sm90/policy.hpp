@@ -11,8 +11,11 @@
 
 namespace flashrel::sm90 {
 
-// Fewer packed rows than this are decode: most of a 128-row tile would be padding.
-inline constexpr std::int64_t kMinRows = 64;
+// The kernel that a call takes: decode for a few rows a sequence, unless the result must not depend on the lengths of
+// neighbours.
+bool takes_decode(const Problem& problem, const Options& options);
+// The kernel that a plan was made for.
+bool is_decode(const Policy& policy);
 
 // "" or the sentence that names what it cannot serve.
 std::string supports(const Problem& problem, const Device& device, const Options& options);

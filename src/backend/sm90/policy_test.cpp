@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
+#include <utility>
 
+#include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
 
@@ -88,7 +91,6 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
       {"q, k_cache, v_cache, rel: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
       {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
       {"rel_zero: got -1073741824,", [](Problem& p) { p.rel_zero = -kMaxLength; }},
-      {"max_seqlen_q: got 7, sm90 needs at least 8", [](Problem& p) { p.max_seqlen_q = 7; }},
       {"page_size: got 12,", [](Problem& p) { p.page_size = 12; }},
       {"k_cache pages: got 1073741824,", [](Problem& p) { p.n_pages = kMaxLength; }},
       {"softmax_scale: got 0.000000,", [](Problem& p) { p.softmax_scale = 0; }},
@@ -124,14 +126,46 @@ TEST(Sm90Supports, SingletonDimensionsMayHaveAnyStride) {
   EXPECT_EQ(supports(p, h200(), {}), "");
 }
 
-// Else a short sequence would change its backend, and so its bits, with the length of a neighbour.
-TEST(Sm90Supports, DeterministicCallsAreServedWhateverTheirLength) {
+TEST(Sm90Supports, DecodeServesEveryGroupOfPrefillWithABias) {
+  for (const auto& [n_kv_heads, q_len] : {std::pair{64, 9}, {32, 9}, {16, 9}, {16, 18}, {8, 9}, {4, 4}}) {
+    Problem p = prefill();
+    p.n_kv_heads = n_kv_heads;
+    p.max_seqlen_q = q_len;
+    p.rel_extent = 100000;
+    EXPECT_EQ(supports(p, h200(), {}), "") << n_kv_heads;
+    EXPECT_TRUE(is_decode(choose_policy(p, h200(), {})));
+  }
   Problem p = prefill();
-  p.max_seqlen_q = 1;
+  p.n_kv_heads = 32, p.max_seqlen_q = 20;  // 40 rows of 20 tokens: more biases than a tile has room for
+  EXPECT_FALSE(takes_decode(p, {}));
+  p.bias = BiasMode::kNone;
+  EXPECT_TRUE(takes_decode(p, {}));
+}
+
+// Else a short sequence would change its kernel, and so its bits, with the length of a neighbour.
+TEST(Sm90Policy, DeterministicCallsKeepTheirKernelWhateverTheirLength) {
+  Problem p = prefill();
   Options options;
-  EXPECT_NE(supports(p, h200(), options), "");
   options.deterministic = true;
-  EXPECT_EQ(supports(p, h200(), options), "");
+  for (const int q_len : {1, 9, 100}) {
+    p.max_seqlen_q = q_len;
+    EXPECT_EQ(supports(p, h200(), options), "");
+    EXPECT_FALSE(is_decode(choose_policy(p, h200(), options)));
+  }
+}
+
+TEST(Sm90Policy, DecodeTakesTheSmallestInstanceAndEverySm) {
+  for (int q_len = 0; q_len <= 9; ++q_len) {
+    Problem p = prefill();
+    p.max_seqlen_q = q_len;
+    const Policy policy = choose_policy(p, h200(), {});
+    ASSERT_TRUE(is_decode(policy));
+    EXPECT_EQ(policy.tile_rows, decode::instance_rows(q_len * 8));
+    EXPECT_NE(policy.name.find(std::to_string(policy.tile_rows)), std::string_view::npos);
+    Device part = h200();
+    part.n_sms = 78;
+    EXPECT_EQ(choose_policy(p, part, {}).n_workers, 78);
+  }
 }
 
 TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {

@@ -2,6 +2,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/policy.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 
@@ -51,11 +52,11 @@ std::string check_strides(const Problem& p) {
   return "";
 }
 
-std::string check_fused(const Problem& p) {
-  if (p.group() != 4 && p.group() != 8 && p.group() != 16)
+std::string check_fused(const Problem& p, bool decode) {
+  if (!decode && p.group() != 4 && p.group() != 8 && p.group() != 16)
     return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
   if (p.d_rel > prefill::kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
-  if (p.rel_extent > prefill::kMaxExtent)
+  if (!decode && p.rel_extent > prefill::kMaxExtent)
     return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(prefill::kMaxExtent));
   if (p.band.begin == -kFar && p.band.end == kFar) return refusal("rel_edge", "clamp", "zero");
   if (std::abs(p.rel_zero) >= kMaxLength) return refusal("rel_zero", p.rel_zero, "a magnitude below 2^30");
@@ -74,14 +75,10 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
   if (p.head_dim != prefill::kHeadDim) return refusal("head_dim", p.head_dim, "128");
   if (p.bias == BiasMode::kLogits) return refusal("rel_logits", "a bias in mode logits", "mode none or fused");
+  const bool decode = takes_decode(p, options);
   if (p.bias == BiasMode::kFused)
-    if (std::string reason = check_fused(p); !reason.empty()) return reason;
+    if (std::string reason = check_fused(p, decode); !reason.empty()) return reason;
   if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
-  // Short queries are served, but slower than mma serves them; so only `auto` turns them away, and not from a deterministic
-  // call, whose result must not change its backend with the length of a neighbour.
-  if (options.backend == "auto" && !options.deterministic && p.max_seqlen_q * p.group() < kMinRows)
-    return refusal("max_seqlen_q", p.max_seqlen_q,
-                   "at least " + std::to_string(kMinRows / p.group()) + " with this group (shorter queries are decode)");
   if (p.page_size % prefill::kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");

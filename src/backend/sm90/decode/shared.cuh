@@ -1,0 +1,79 @@
+// Shared memory of one CTA, and its barriers.
+//
+// BARRIERS (mbarriers unless said; "warp" = one lane of it arrives)
+//   name            count  arrives                              waits
+//   full[4]         1 (2)  loader + bytes of K and V; with a    consumers
+//                          bias also the bias warp
+//   empty[4]        8      consumer warps, tile is used up      loader
+//   raw_full[4]     1      loader + bytes of rel_proj's box     bias warp (mode fused only)
+//   item_full[2]    1      query warp + bytes of q and rel      consumers
+//   item_empty[2]   8      consumer warps, result is written    query warp
+//   named 1, 2      128    warpgroup 0 or 1                     the same: maxima and P are complete
+//   named 3         256    consumers                            the same: halves of an item meet
+#pragma once
+
+#include <cstdint>
+
+#include "backend/sm90/decode/tiles.hpp"
+
+namespace flashrel::sm90::decode {
+
+inline constexpr int kConsumerWarps = 8;
+inline constexpr int kWarpgroupBarrier = 1, kConsumerBarrier = 3;
+
+// One key tile as loader, bias warp and consumers share it.
+struct TileInfo {
+  int first_key = 0;
+  int flags = 0;
+  Range seen;  // tile_seen
+};
+inline constexpr int kTileFirst = 1, kTileLast = 2;  // of its item
+inline constexpr int kTileMasked = 4;                // hides some pair
+inline constexpr int kTileBiased = 8;                // some visible pair lies in the band
+inline constexpr int kTileOdd = 16;                  // of its item: warpgroup 1's
+inline constexpr int kNoMoreTiles = 32;
+
+// One work item as query warp and consumers share it.
+struct ItemInfo {
+  int n_rows = 0, q_len = 0, kv_len = 0;
+  int first_token = 0;  // row of q and out
+  int kv_head = 0, slot = -1;
+};
+
+// Columns of the output that change hands at a time when an item ends.
+constexpr int exchange_rows(int rows) { return rows < 16 ? rows : 16; }
+constexpr int scratch_bytes(int rows) { return max_of(kTileKeys * rows * 2, exchange_rows(rows) * kHeadDim * 4); }
+
+template <int kRows>
+struct alignas(1024) Shared {
+  std::uint8_t k[kStages][kKvTileBytes];                 // LAYOUT: tiles.hpp
+  std::uint8_t v[kStages][kKvTileBytes];                 // LAYOUT: tiles.hpp
+  std::uint8_t q[2][kLinesPerRow * kRows * kLineBytes];  // LAYOUT: tiles.hpp
+  // Of each warpgroup, first P^T of a tile, then output columns on their way when an item ends.
+  // LAYOUT: P^T as core matrices [key / 8][row / 8][key % 8][row % 8], not swizzled
+  // LAYOUT: output as float [row of exchange_rows][column ^ row / 2 % 4 * 8]
+  std::uint8_t scratch[2][scratch_bytes(kRows)];
+  std::uint8_t rel[2][kRows * kRelRowBytes];  // LAYOUT: tiles.hpp
+  float bias_factor[2][kRows];                // tau / softmax_scale of each row
+  float warp_max[2][4][kRows];                // of one tile, by warpgroup and warp
+  float warp_sum[2][4][kRows];                // of an item
+  float reference[2][kRows];                  // of an item
+  TileInfo tiles[kStages];
+  ItemInfo items[2];
+  std::uint64_t full[kStages], empty[kStages], raw_full[kStages];
+  std::uint64_t item_full[2], item_empty[2];
+};
+
+// Mode fused: behind Shared.
+template <int kRows>
+struct BiasBuffers {
+  alignas(128) std::uint8_t raw[kStages][kRelDim * bias_entries(kRows) * 2];  // LAYOUT: [d_rel][entry], as TMA brings it
+  std::uint8_t proj[kStages][bias_entries(kRows) * kRelRowBytes];             // LAYOUT: [entry][d_rel]
+};
+
+template <int kRows>
+constexpr int shared_bytes(bool fused) {
+  return static_cast<int>(sizeof(Shared<kRows>) + (fused ? sizeof(BiasBuffers<kRows>) : 0));
+}
+
+}  // namespace flashrel::sm90::decode

@@ -1,0 +1,75 @@
+// Shapes and addresses of the decode kernel: operands are swapped, so keys are the 64 rows of a matrix product and the packed
+// query rows (index/rows.hpp) its columns, in steps of 8. Host + device; tested by brute force in tiles_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "base/host_device.hpp"
+#include "base/int_math.hpp"
+#include "index/distance.hpp"
+#include "index/swizzle.hpp"
+
+namespace flashrel::sm90::decode {
+
+inline constexpr int kTileKeys = 64;
+inline constexpr int kHeadDim = 128;
+inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
+inline constexpr int kStages = 4;   // 32 KB each: 96 KB in flight an SM are enough to read at full speed
+
+// ---------------------------------------------------------------- rows
+// The kernel's instances, by their columns: a call takes the first that holds its packed rows.
+inline constexpr int kInstanceRows[] = {8, 16, 32, 72};
+inline constexpr int kMaxRows = 72;
+
+constexpr int instance_rows(std::int64_t n_rows) {
+  for (const int rows : kInstanceRows)
+    if (n_rows <= rows) return rows;
+  return 0;
+}
+
+// Tokens whose biases the shared memory of an instance has room for.
+FLASHREL_HD constexpr int max_tile_tokens(int rows) { return rows <= 32 ? rows : 18; }
+
+// ---------------------------------------------------------------- shared memory
+// LAYOUT. Rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
+//   K, V [key / 8][dim / 64][key % 8][64]      Q [dim / 64][packed row][64]      rel [packed row][16], not swizzled
+// With eight keys innermost any box of 8, 16, 32 or 64 keys is one TMA copy and lands where the whole tile would put it.
+inline constexpr int kLineElems = 64;
+inline constexpr int kLineBytes = 128;
+inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
+inline constexpr int kKeysPerGroup = 8;
+inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;     // from one line of a key to its next
+inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;  // from one group of keys to the next
+inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
+inline constexpr int kRelRowBytes = kRelDim * 2;
+
+FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
+  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
+         swizzled_chunk(key, chunk) * kChunkBytes;
+}
+
+// ---------------------------------------------------------------- bias
+// A tile reads entries [origin, origin + bias_entries) of rel_proj, in which the entry of (token, key) is
+//   origin + token + kTileKeys - 1 - key      origin = q_pos(token 0) + rel_zero - last key of the tile
+FLASHREL_HD constexpr int bias_entry(int token, int key) { return token + kTileKeys - 1 - key; }
+FLASHREL_HD constexpr int bias_entries(int rows) { return (kTileKeys - 1 + max_tile_tokens(rows) + 7) / 8 * 8; }
+
+// ---------------------------------------------------------------- boxes
+// A key tile is loaded as boxes of `keys` keys: no box crosses a page, and all have the size that the tensor map fixes.
+// Windows take small boxes, because a box at the window's edge brings keys that nobody sees.
+inline constexpr int kWindowBoxKeys = 16;
+constexpr int box_keys(int page_size, bool windowed) {
+  const int keys = std::gcd(page_size, kTileKeys);
+  return windowed ? min_of(keys, kWindowBoxKeys) : keys;
+}
+
+// Keys of a tile that some row of the sequence sees, counted from the tile's first; the others may hold anything.
+FLASHREL_HD constexpr Range tile_seen(int tile, Range seen) {
+  const int first = tile * kTileKeys;
+  const Range in_tile = intersect({first, first + kTileKeys}, seen);
+  if (in_tile.empty()) return {0, 0};
+  return {in_tile.begin - first, in_tile.end - first};
+}
+
+}  // namespace flashrel::sm90::decode
