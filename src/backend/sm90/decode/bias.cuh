@@ -24,13 +24,14 @@ __device__ __forceinline__ void bias_product(float (&d)[4], const std::uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "f"(0.0f));
 }
 
-// s = bias of this warp's 16 keys, in units of 1 / softmax_scale. The 16 values of an entry are dealt out to the k index of the
-// product in the order in which a lane finds them in 8 bytes; rel and proj use the same order, so the sum is the same.
+// s = bias of this lane's keys, `key` of the tile and `key` + 8, in units of 1 / softmax_scale. The 16 values of an entry are
+// dealt out to the k index of the product in the order in which a lane finds them in 8 bytes; rel and proj use the same order,
+// so the sum is the same.
 template <class T, int kRows>
 __device__ __forceinline__ void bias_scores(float (&s)[kRows / 2], const std::uint8_t* proj, const std::uint8_t* rel,
-                                            const float* factor, int group_log2, int warp_in_group, int lane) {
-  const int r = lane / 4, c = lane % 4;
-  const std::uint8_t* lane_proj = proj + bias_entry(0, warp_in_group * 16 + r) * kRelRowBytes + c * 8;
+                                            const float* factor, int group_log2, int key, int shift) {
+  const int lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
+  const std::uint8_t* lane_proj = proj + (shift + bias_entry(0, key)) * kRelRowBytes + c * 8;
   const std::uint8_t* lane_rel = rel + r * kRelRowBytes + c * 8;
   const int tokens_per_block = group_log2 >= 3 ? 1 : 8 >> group_log2;
 #pragma unroll

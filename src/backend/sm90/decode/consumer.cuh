@@ -61,7 +61,8 @@ class Consumer {
     const bool biased = kBias && (flags & kTileBiased) != 0;
     if constexpr (kBias) {
       if (biased)
-        bias_scores<T, kRows>(s_, bias_->proj[stage_], sm_.rel[ring_], sm_.bias_factor[ring_], p_.group_log2, warp_ % 4, lane_);
+        bias_scores<T, kRows>(s_, bias_->proj[stage_], sm_.rel[ring_], sm_.bias_factor[ring_], p_.group_log2,
+                              warp_ % 4 * 16 + lane_ / 4, flags >> kBiasShiftBit);
     }
     gpu::wgmma_fence();
     multiply_qk(biased);

@@ -76,7 +76,10 @@ class Loader {
     // Smallest distance in the tile; the largest is kTileKeys + q_len - 2 more.
     const int nearest = first_pos_ - (first_key + kTileKeys - 1);
     if (!full_tiles_.contains(tile)) flags |= kTileMasked;
-    if (kBias && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) flags |= kTileBiased;
+    if (kBias && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) {
+      const int origin = nearest + p_.rel_zero;
+      flags |= kTileBiased | origin - bias_begin(origin) << kBiasShiftBit;
+    }
 
     const std::uint32_t full = gpu::smem_address(&sm_.full[stage_]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.empty[stage_]), phase_ ^ 1);
@@ -99,7 +102,7 @@ class Loader {
     const std::uint32_t raw_full = gpu::smem_address(&sm_.raw_full[stage_]);
     if ((flags & kTileBiased) != 0) {
       gpu::mbarrier_arrive_expect(raw_full, static_cast<int>(sizeof bias_->raw[0]));
-      gpu::tma_load_2d(gpu::smem_address(bias_->raw[stage_]), p_.proj, raw_full, nearest + p_.rel_zero, 0);
+      gpu::tma_load_2d(gpu::smem_address(bias_->raw[stage_]), p_.proj, raw_full, bias_begin(nearest + p_.rel_zero), 0);
     } else {
       gpu::mbarrier_arrive(raw_full);
     }

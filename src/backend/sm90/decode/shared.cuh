@@ -32,6 +32,7 @@ inline constexpr int kTileMasked = 4;                // hides some pair
 inline constexpr int kTileBiased = 8;                // some visible pair lies in the band
 inline constexpr int kTileOdd = 16;                  // of its item: warpgroup 1's
 inline constexpr int kNoMoreTiles = 32;
+inline constexpr int kBiasShiftBit = 8;  // from here on: origin - bias_begin(origin), 0 ... 7
 
 // One work item as query warp and consumers share it.
 struct ItemInfo {

@@ -50,10 +50,13 @@ FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
 }
 
 // ---------------------------------------------------------------- bias
-// A tile reads entries [origin, origin + bias_entries) of rel_proj, in which the entry of (token, key) is
-//   origin + token + kTileKeys - 1 - key      origin = q_pos(token 0) + rel_zero - last key of the tile
+// The entry of rel_proj for (token, key) of a tile is
+//   origin + bias_entry(token, key)      origin = q_pos(token 0) + rel_zero - last key of the tile
+// TMA reads entries from a multiple of 8 on (16 bytes: any other start is an illegal instruction), so a tile is given entries
+// [bias_begin(origin), + bias_entries).
 FLASHREL_HD constexpr int bias_entry(int token, int key) { return token + kTileKeys - 1 - key; }
-FLASHREL_HD constexpr int bias_entries(int rows) { return (kTileKeys - 1 + max_tile_tokens(rows) + 7) / 8 * 8; }
+FLASHREL_HD constexpr int bias_begin(int origin) { return origin & ~7; }
+FLASHREL_HD constexpr int bias_entries(int rows) { return (kTileKeys - 1 + max_tile_tokens(rows) + 7 + 7) / 8 * 8; }
 
 // ---------------------------------------------------------------- boxes
 // A key tile is loaded as boxes of `keys` keys: no box crosses a page, and all have the size that the tensor map fixes.

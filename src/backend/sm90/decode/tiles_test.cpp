@@ -38,9 +38,10 @@ TEST(Sm90DecodeTiles, BiasEntriesAreDistances) {
         const int origin = first_pos - (first_key + kTileKeys - 1);
         for (int token = 0; token < max_tile_tokens(rows); ++token)
           for (int key = 0; key < kTileKeys; ++key) {
-            const int entry = bias_entry(token, key);
-            EXPECT_EQ(origin + entry, first_pos + token - (first_key + key));
-            EXPECT_TRUE(entry >= 0 && entry < bias_entries(rows));
+            const int entry = origin + bias_entry(token, key);
+            EXPECT_EQ(entry, first_pos + token - (first_key + key));
+            EXPECT_EQ(bias_begin(origin) % 8, 0);
+            EXPECT_TRUE(entry >= bias_begin(origin) && entry < bias_begin(origin) + bias_entries(rows));
           }
       }
 }
