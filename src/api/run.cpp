@@ -31,7 +31,8 @@ Status run_plan(const Problem& problem, const Tensors& tensors, const Plan& plan
   if (!memory.schedule_is_shared)
     FLASHREL_RETURN_IF_ERROR(plan.backend->schedule(problem, tensors, plan, memory.schedule, stream));
   FLASHREL_RETURN_IF_ERROR(plan.backend->launch(problem, tensors, plan, memory, stream));
-  return plan.bounds.n_slots > 0 ? combine_parts(problem, tensors, plan, memory, stream) : Status{};
+  return plan.bounds.n_slots > 0 && plan.schedule.n_shares == 0 ? combine_parts(problem, tensors, plan, memory, stream)
+                                                                : Status{};
 }
 
 }  // namespace flashrel

@@ -29,7 +29,8 @@ struct Backend {
   // Fills the schedule from cu_seqlens_q and cache_seqlens.
   Status (*schedule)(const Problem&, const Tensors&, const Plan&, void* schedule, void* stream);
   // Runs all work items: results of single-part items to out and lse, parts to the workspace's part buffers.
-  // The caller merges the parts afterwards (combine/).
+  // The caller merges the parts afterwards (combine/), but not those of equal shares (ScheduleShape::n_shares): they are merged
+  // here.
   Status (*launch)(const Problem&, const Tensors&, const Plan&, const CallMemory&, void* stream);
 };
 

@@ -31,7 +31,8 @@ struct Policy {
   bool equal_shares = false;  // automatic, instead: every worker gets an equal run of the batch's key tiles (index/shares.hpp)
   int fixed_tiles_per_part = 1;  // deterministic cutting
   Route route = Route::kNone;
-  int stages = 1;  // depth of the key/value pipeline, where there is one
+  int patience_clocks = 0;  // equal shares: how long a CTA waits for the parts of others before it leaves the merge to them
+  int stages = 1;           // depth of the key/value pipeline, where there is one
   CostModel cost;
   bool operator==(const Policy&) const = default;
 };

@@ -25,6 +25,7 @@ struct SharesParams {
   std::int32_t* merges;
   ScheduleHeader* header;
   Share* shares;
+  std::uint32_t* merge_counters;  // 2 * n_slots_max
 };
 
 // The cut that opens a share.
@@ -175,11 +176,30 @@ __device__ WorkItem item_at(const Batch& batch, const Shared& shared, int index,
   return item;
 }
 
+// By one warp: what the CTA of share `share` needs to begin.
+__device__ void write_share(const Batch& batch, const Shared& shared, int share, bool fits) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const SharesParams& p = batch.p;
+  Share& to = p.shares[share];
+  const int begin = shared.first_item[share], end = shared.first_item[share + 1];
+  if (!fits || begin == end) {
+    if (lane == 0) to.item_begin = to.item_end = 0;
+    return;
+  }
+  Lengths lengths;
+  const WorkItem item = item_at(batch, shared, begin, share, lengths);
+  const int entry = p.batch.page_size.quotient(item.tile_begin * p.shape.tile_keys) + lane;
+  const int last = p.batch.page_size.quotient(max_of(1, min_of(item.tile_end * p.shape.tile_keys, lengths.kv_len)) - 1);
+  const bool needed = item.tile_begin < item.tile_end && entry <= last && entry < p.batch.max_pages;
+  to.pages[lane] = needed ? p.batch.block_table[item.seq * p.batch.table_seq_stride + entry * p.batch.table_page_stride] : -1;
+  if (lane != 0) return;
+  to.item_begin = begin, to.item_end = end;
+  to.first = item;
+  to.kv_len = lengths.kv_len, to.q_len = lengths.q_len;
+  to.first_token = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
+}
+
 __global__ void __launch_bounds__(kThreads) shares_kernel(const __grid_constant__ SharesParams p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  // A kernel launched to overlap with this one may take its place on the other SMs; it waits before it reads the tables.
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
   alignas(Shared) __shared__ unsigned char shared_bytes[sizeof(Shared)];  // its members have initialisers
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int thread = static_cast<int>(threadIdx.x);
@@ -211,22 +231,27 @@ __global__ void __launch_bounds__(kThreads) shares_kernel(const __grid_constant_
     const WorkItem item = item_at(batch, shared, i, share, lengths);
     p.items[i] = item;
     if (item.n_parts > 1 && item.part == 0) p.merges[shared.merge[share + 1]] = i;
-    if (i == shared.first_item[share])
-      p.shares[share] = {
-          i, shared.first_item[share + 1], item, lengths.kv_len, lengths.q_len, p.batch.cu_q[item.seq * p.batch.cu_q_stride]};
   }
-  if (blockIdx.x != 0) return;
-  // Shares without items.
-  if (thread < p.shape.n_shares && (!fits || shared.first_item[thread] == shared.first_item[thread + 1]))
-    p.shares[thread] = Share{};
-  if (thread == 0)
+  const int n_warps = step / 32;
+  for (int share = (static_cast<int>(blockIdx.x) * kThreads + thread) / 32; share < p.shape.n_shares; share += n_warps)
+    write_share(batch, shared, share, fits);
+  for (std::int64_t i = static_cast<int>(blockIdx.x) * kThreads + thread; i < 2 * p.n_slots_max; i += step)
+    p.merge_counters[i] = 0;
+  if (blockIdx.x == 0 && thread == 0)
     *p.header = fits ? ScheduleHeader{counts.n_items, counts.n_slots, counts.n_merges, 0} : ScheduleHeader{0, 0, 0, 0};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  // SYNC: a kernel launched to overlap with this one may read the tables as soon as it runs (past L1).
+  __threadfence();
+  __syncthreads();
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace
 
 void book_shares(Plan& plan) {
   plan.schedule_memory.book(std::string(kSharesEntry), static_cast<std::size_t>(plan.schedule.n_shares) * sizeof(Share));
+  plan.schedule_memory.book(std::string(kMergeCountersEntry), static_cast<std::size_t>(2 * plan.bounds.n_slots) * 4);
 }
 
 Status launch_shares(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
@@ -238,7 +263,8 @@ Status launch_shares(const Problem& problem, const Tensors& tensors, const Plan&
                        plan.bounds.n_slots,
                        plan.schedule_memory.at<std::int32_t>(schedule, kMergeListEntry),
                        plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry),
-                       plan.schedule_memory.at<Share>(schedule, kSharesEntry)};
+                       plan.schedule_memory.at<Share>(schedule, kSharesEntry),
+                       plan.schedule_memory.at<std::uint32_t>(schedule, kMergeCountersEntry)};
   const auto n_blocks = clamp_to<std::int64_t>(ceil_div<std::int64_t>(plan.bounds.n_items, kThreads), 1, kMaxBlocks);
   shares_kernel<<<static_cast<unsigned>(n_blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return launch_status("shares_kernel");

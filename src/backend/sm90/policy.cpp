@@ -9,6 +9,8 @@ namespace flashrel::sm90 {
 namespace {
 
 constexpr int kMinTilesPerPart = 8;
+// About 50 us: more than shares of one batch differ by, little beside a kernel that holds the other SMs.
+constexpr int kPatienceClocks = 100000;
 
 // How many parts to aim at; 0 = cut nothing. A CTA holds an SM alone, so whole waves of items are what counts.
 int choose_target_parts(const Problem& problem, int n_sms) {
@@ -44,8 +46,10 @@ Policy choose_decode(const Problem& problem, const Device& device) {
   policy.name = decode_name(policy.tile_rows);
   policy.n_workers = clamp_to(device.n_sms, 1, gpu::kMaxShares);
   policy.equal_shares = true;
+  policy.patience_clocks = kPatienceClocks;
   policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
   policy.stages = decode::kStages;
+  policy.cost = {7, 0.93, 0.3};
   return policy;
 }
 

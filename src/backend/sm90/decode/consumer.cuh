@@ -1,7 +1,7 @@
 // One consumer warp. The two warpgroups take the tiles of an item in turns: S^T = K Q^T (+ bias), softmax down the columns,
 // O^T += V^T P^T. Both pass through every stage, so that a stage is free when all eight warps have released it.
 //
-// REGISTERS of a lane at 72 rows (224): scores 36, output 72, references and sums 36, the rest addresses and state.
+// REGISTERS of a lane at 72 rows (216): scores 36, output 72, references and sums 36, the rest addresses and state.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "backend/sm90/decode/bias.cuh"
 #include "backend/sm90/decode/epilogue.cuh"
 #include "backend/sm90/decode/kernel_params.hpp"
+#include "backend/sm90/decode/merge.cuh"
 #include "backend/sm90/decode/shared.cuh"
 #include "backend/sm90/decode/softmax.cuh"
 #include "gpu/mbarrier.cuh"
@@ -31,7 +32,7 @@ class Consumer {
       gpu::mbarrier_wait(gpu::smem_address(&sm_.full[stage_]), phase_);
       // Broadcast, so that the compiler knows them to be uniform: wgmma in divergent code is serialised.
       const int flags = __shfl_sync(~0u, sm_.tiles[stage_].flags, 0);
-      if ((flags & kNoMoreTiles) != 0) return;
+      if ((flags & kNoMoreTiles) != 0) break;
       if ((flags & kTileFirst) != 0) open_item();
       if (((flags & kTileOdd) != 0) == (warpgroup() != 0)) use_tile(flags);
       __syncwarp();
@@ -39,6 +40,7 @@ class Consumer {
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
       if ((flags & kTileLast) != 0) close_item();
     }
+    merge_parts<T, kRows>(p_, sm_, n_parts_made_, warp_);
   }
 
  private:
@@ -52,7 +54,15 @@ class Consumer {
   }
 
   __device__ __forceinline__ void close_item() {
-    finish_item<T, kRows>(p_, sm_, sm_.items[ring_], softmax_, o_, warp_);
+    const ItemInfo& item = sm_.items[ring_];
+    finish_item<T, kRows>(p_, sm_, item, softmax_, o_, warp_);
+    if (item.slot >= 0 && p_.merge.arrived != nullptr) {
+      if (threadIdx.x == 0) {  // SYNC: finish_item ends with a barrier of all consumers
+        sm_.parts[n_parts_made_] = item;
+        sm_.arrived_before[n_parts_made_] = arrive_part(p_, item);
+      }
+      ++n_parts_made_;
+    }
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.item_empty[ring_]));
   }
@@ -166,6 +176,7 @@ class Consumer {
   const int warp_, lane_;
   int stage_ = 0, phase_ = 0;
   int item_count_ = 0, ring_ = 0;
+  int n_parts_made_ = 0;
 
   float s_[kRows / 2];     // scores, then probabilities, of a tile
   float o_[2][kRows / 2];  // output, not yet divided by the sums: 64 dims a half

@@ -10,19 +10,13 @@
 
 namespace flashrel::sm90::decode {
 
-// One row of an item: four neighbouring columns a lane.
-template <class T, int kRows>
-__device__ __forceinline__ void write_row(const KernelParams& p, const ItemInfo& item, int row, float4 o, float lse, int lane) {
-  if (item.slot >= 0) {
-    const std::int64_t part_row = static_cast<std::int64_t>(item.slot) * kRows + row;
-    __stcg(reinterpret_cast<float4*>(p.output.part_out + part_row * kHeadDim) + lane, o);
-    if (lane == 0) __stcg(p.output.part_lse + part_row, lse);
-    return;
-  }
+// Four neighbouring columns of one row of an item, from `column` on, to out.
+template <class T>
+__device__ __forceinline__ void write_out(const KernelParams& p, const ItemInfo& item, int row, int column, float4 o) {
   const std::int64_t token = item.first_token + (row >> p.group_log2);
   const std::int64_t head = (item.kv_head << p.group_log2) + (row & ((1 << p.group_log2) - 1));
   T* out = static_cast<T*>(const_cast<void*>(p.output.out.data)) + token * p.output.out.token_stride +
-           head * p.output.out.head_stride + lane * 4;
+           head * p.output.out.head_stride + column;
   const uint2 packed = make_uint2(gpu::pack2<T>(o.x, o.y), gpu::pack2<T>(o.z, o.w));
   if (p.output.out.aligned) {
     *reinterpret_cast<uint2*>(out) = packed;
@@ -31,8 +25,27 @@ __device__ __forceinline__ void write_row(const KernelParams& p, const ItemInfo&
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[i] = elements[i];
   }
-  if (p.output.lse != nullptr && lane == 0)
-    p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = lse;
+}
+
+// By one lane a row.
+__device__ __forceinline__ void write_lse(const KernelParams& p, const ItemInfo& item, int row, float lse) {
+  if (p.output.lse == nullptr) return;
+  const std::int64_t token = item.first_token + (row >> p.group_log2);
+  const std::int64_t head = (item.kv_head << p.group_log2) + (row & ((1 << p.group_log2) - 1));
+  p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = lse;
+}
+
+// One row of an item by a warp: four neighbouring columns a lane.
+template <class T, int kRows>
+__device__ __forceinline__ void write_row(const KernelParams& p, const ItemInfo& item, int row, float4 o, float lse, int lane) {
+  if (item.slot >= 0) {
+    const std::int64_t part_row = static_cast<std::int64_t>(item.slot) * kRows + row;
+    __stcg(reinterpret_cast<float4*>(p.output.part_out + part_row * kHeadDim) + lane, o);
+    if (lane == 0) __stcg(p.output.part_lse + part_row, lse);
+  } else {
+    write_out<T>(p, item, row, lane * 4, o);
+    if (lane == 0) write_lse(p, item, row, lse);
+  }
 }
 
 // By all consumer warps. o: 128 dims (64 a half) x kRows of this warpgroup.

@@ -47,7 +47,6 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
     Consumer<T, kRows, kBias>(p, sm, bias, warp).run();
   } else {
     gpu::give_registers<kOtherRegisters>();
-    wait_for_kernel_before();
     if (warp == kConsumerWarps)
       Loader<kRows, kBias>(p, sm, bias).run();
     else if (warp == kConsumerWarps + 1)

@@ -11,8 +11,16 @@
 
 namespace flashrel::sm90::decode {
 
+// Parts of a unit are merged by the CTAs that made them (merge.cuh). Both counters stand at the unit's first slot and the
+// following ones; they only grow, by the unit's number of parts a run.
+struct MergeParams {
+  std::uint32_t* arrived = nullptr;  // [first slot]: parts written; nullptr: parts are merged by another kernel
+  std::uint32_t* taken = nullptr;    // [slot]: `arrived` as it is when the run is over, once a slice has been taken on
+  int patience_clocks = 0;           // how long a CTA waits for the parts of others
+};
+
 // Maps (innermost dimension first; x runs over elements of a row):
-//   q    (64 x, head, token, 128-byte line)                    box (64, group, rows / group, 2)
+//   q    (64 x, head, token, 128-byte line)                    box (64, group, rows / group, 1)
 //   k, v (x = head * head_stride + 64 line part, 8 slots, line, slot / 8, page)   box (64, 8, 2, keys / 8, 1)
 //   rel  (d_rel, head, token)                                  box (16, group, rows / group)
 //   proj (entry, d_rel)                                        box (bias_entries, 16)
@@ -22,6 +30,10 @@ struct KernelParams {
   gpu::OutputParams output;
   gpu::WorkParams work;
   const gpu::Share* shares = nullptr;  // one a CTA; nullptr: items are dealt out in equal numbers
+  MergeParams merge;
+  // The schedule is older than the kernel before this one, so keys may be read while that is still running: all but the newest
+  // q_len of a sequence, which it may be writing.
+  bool starts_early = false;
   Range visible;
   Range band;  // mode fused; else empty
   int n_tokens = 0;
@@ -29,7 +41,7 @@ struct KernelParams {
   int n_boxes = 1, keys_per_box = kTileKeys;  // of a key tile
   int zero_page = 0;                          // page coordinate outside the cache: TMA fills zeros
   int k_head_stride = 0, v_head_stride = 0;   // elements; 0 with one KV head
-  int q_bytes = 0, rel_bytes = 0;             // of one box
+  int q_bytes = 0, rel_bytes = 0;             // of an item
   float scale = 0, scale_log2 = 0;            // softmax_scale; times log2(e)
   float lowest_score = 0;                     // below every score that matters; times scale_log2 it is finite
 

@@ -83,7 +83,7 @@ Status make_maps(const Problem& p, const Tensors& t, int rows, KernelParams& k) 
                                                 {{kLineElems, 0, kLineElems},
                                                  {p.n_q_heads, s.q_head, group},
                                                  {p.n_tokens, s.q_token, tile_tokens},
-                                                 {kLinesPerRow, kLineElems, kLinesPerRow}},
+                                                 {kLinesPerRow, kLineElems, 1}},
                                                 gpu::Swizzle::k128Bytes, k.q));
   // Without pages nothing is read, but a map needs an address: every page number counts as wild.
   const bool no_pages = p.n_pages == 0;
@@ -99,7 +99,10 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.batch = shared.batch;
   k.output = shared.output;
   k.work = shared.work;
+  k.starts_early = memory.schedule_is_shared && plan.schedule.n_shares > 0;
   k.shares = plan.schedule_memory.at<gpu::Share>(memory.schedule, gpu::kSharesEntry);
+  if (auto* counters = plan.schedule_memory.at<std::uint32_t>(memory.schedule, gpu::kMergeCountersEntry); counters != nullptr)
+    k.merge = {counters, counters + plan.bounds.n_slots, plan.policy.patience_clocks};
   k.visible = p.visible;
   k.n_tokens = static_cast<int>(p.n_tokens);
   while ((1 << k.group_log2) < p.group()) ++k.group_log2;
@@ -157,6 +160,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
     Proj proj;
     FLASHREL_RETURN_IF_ERROR(align_proj(problem, tensors, plan, memory, stream, proj));
     FLASHREL_RETURN_IF_ERROR(make_bias_maps(problem, tensors, proj, rows, params));
+    if (proj.data != tensors.rel_proj) params.starts_early = false;  // the kernel before is the one that copies it
   }
 
   const Instance instance =
@@ -164,7 +168,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   FLASHREL_RETURN_IF_ERROR(
       gpu::cuda_status(cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
                        "cudaFuncSetAttribute"));
-  // Starts while the schedule kernel runs: barriers and the launch itself are out of the way when the items are there.
+  // The launch overlaps with the kernel before.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -11,8 +11,8 @@
 namespace flashrel::sm90::decode {
 
 inline constexpr int kThreads = 384;  // three warpgroups
-// A CTA starts with 168 registers a thread and can only hand those around: 56 + 2 * 224 = 3 * 168.
-inline constexpr int kOtherRegisters = 56, kConsumerRegisters = 224;
+// A CTA starts with 168 registers a thread and can only hand those around: 72 + 2 * 216 = 3 * 168.
+inline constexpr int kOtherRegisters = 72, kConsumerRegisters = 216;
 static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
 
 // Address of attention_kernel<T, kRows, kBias>, instantiated in instances/: a missing instance is a link error.

@@ -18,8 +18,13 @@ class Loader {
       : p_(params), sm_(shared), bias_(bias), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
+    if (!p_.starts_early) wait_for_kernel_before(), waited_ = true;
+    int first_pages = -1;
+    if (p_.shares != nullptr) first_pages = __ldcg(p_.shares[blockIdx.x].pages + lane_);
+    bool is_first = p_.shares != nullptr;
     for (ItemReader item(p_); !item.done(); item.advance()) {
-      open_item(item);
+      open_item(item, is_first, first_pages);
+      is_first = false;
       item.prepare_next();
       const int n_tiles = max_of(1, tiles_.size());  // an item that sees nothing still is one tile, of hidden keys
       for (int i = 0; i < n_tiles; ++i)
@@ -30,12 +35,14 @@ class Loader {
   }
 
  private:
-  __device__ __forceinline__ void open_item(const ItemReader& item) {
+  // `first_pages`: of the CTA's first item, if it is that.
+  __device__ __forceinline__ void open_item(const ItemReader& item, bool is_first, int first_pages) {
     const Lengths lengths = item.lengths();
     tiles_ = item.tiles();
     kv_head_ = item.kv_head();
     q_len_ = lengths.q_len;
     first_pos_ = q_pos(0, lengths);
+    newest_ = lengths.kv_len - lengths.q_len;
     seen_ = visible_keys({0, lengths.q_len}, lengths, p_.visible);
     const Range full = full_keys({0, lengths.q_len}, lengths, p_.visible);
     full_tiles_ = full.empty() ? Range{0, 0} : Range{ceil_div(full.begin, kTileKeys), full.end / kTileKeys};
@@ -43,7 +50,7 @@ class Loader {
     const int n_entries = seen_.empty() ? 0 : p_.batch.page_size.quotient(seen_.end - 1) + 1;
     table_end_ = static_cast<int>(min_of<std::int64_t>(n_entries, p_.batch.max_pages));
     window_ = p_.batch.page_size.quotient(tiles_.begin * kTileKeys);
-    pages_ = read_pages(window_);
+    pages_ = is_first ? first_pages : read_pages(window_);
     next_pages_ = read_pages(window_ + 32);
   }
 
@@ -81,6 +88,7 @@ class Loader {
       flags |= kTileBiased | origin - bias_begin(origin) << kBiasShiftBit;
     }
 
+    if (!waited_ && first_key + kTileKeys > newest_) wait_for_kernel_before(), waited_ = true;
     const std::uint32_t full = gpu::smem_address(&sm_.full[stage_]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.empty[stage_]), phase_ ^ 1);
     if (lane_ == 0) {
@@ -126,10 +134,12 @@ class Loader {
   BiasBuffers<kRows>* bias_;
   const int lane_;
   int stage_ = 0, phase_ = 0;
+  bool waited_ = false;  // for the kernel before
   // The item.
   Range tiles_, full_tiles_;  // full tiles hide no pair
   Range seen_;                // keys that some row of the sequence sees
   int kv_head_ = 0, q_len_ = 0, first_pos_ = 0;
+  int newest_ = 0;  // keys from here on may have been written by the kernel before
   const std::int32_t* table_ = nullptr;
   int table_end_ = 0;
   int window_ = 0, pages_ = 0, next_pages_ = 0;  // entries [window, window + 64), one a lane and register

@@ -15,6 +15,8 @@ namespace flashrel::sm90::decode {
 template <int kRows, bool kBias>
 __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>& sm) {
   const int lane = threadIdx.x % 32;
+  wait_for_kernel_before();
+  let_next_kernel_start();
   int n = 0;
   for (ItemReader item(p); !item.done(); item.advance(), ++n) {
     const int ring = n % 2, first_token = item.first_token();
@@ -27,12 +29,16 @@ __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>&
                   lengths.kv_len,
                   first_token,
                   item.kv_head(),
-                  item.slot()};
+                  item.slot(),
+                  item.n_parts(),
+                  item.part()};
     gpu::mbarrier_wait(gpu::smem_address(&sm.item_empty[ring]), (n / 2 & 1) ^ 1);
     if (lane == 0) {
       gpu::mbarrier_expect(full, p.q_bytes + p.rel_bytes);
       const int head = info.kv_head << p.group_log2;
-      gpu::tma_load_4d(gpu::smem_address(sm.q[ring]), p.q, full, 0, head, first_token, 0);
+#pragma unroll
+      for (int line = 0; line < kLinesPerRow; ++line)
+        gpu::tma_load_4d(gpu::smem_address(sm.q[ring]) + line * kRows * kLineBytes, p.q, full, 0, head, first_token, line);
       if constexpr (kBias) gpu::tma_load_3d(gpu::smem_address(sm.rel[ring]), p.rel, full, 0, head, first_token);
       sm.items[ring] = info;
     }

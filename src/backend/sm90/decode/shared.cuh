@@ -9,7 +9,7 @@
 //   item_full[2]    1      query warp + bytes of q and rel      consumers
 //   item_empty[2]   8      consumer warps, result is written    query warp
 //   named 1, 2      128    warpgroup 0 or 1                     the same: maxima and P are complete
-//   named 3         256    consumers                            the same: halves of an item meet
+//   named 3         256    consumers                            the same: halves of an item meet, parts are merged
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,16 @@ struct ItemInfo {
   int n_rows = 0, q_len = 0, kv_len = 0;
   int first_token = 0;  // row of q and out
   int kv_head = 0, slot = -1;
+  int n_parts = 1, part = 0;
 };
+
+// How far the merge of a unit is that this CTA has made a part of.
+struct MergeState {
+  bool complete = false;   // all parts are there
+  bool is_last = false;    // this CTA's came last
+  std::uint32_t goal = 0;  // of its counters, in this run
+};
+inline constexpr int kMaxParts = 512;  // of a unit: one a CTA at most
 
 // Columns of the output that change hands at a time when an item ends.
 constexpr int exchange_rows(int rows) { return rows < 16 ? rows : 16; }
@@ -61,6 +70,10 @@ struct alignas(1024) Shared {
   float reference[2][kRows];                  // of an item
   TileInfo tiles[kStages];
   ItemInfo items[2];
+  ItemInfo parts[2];                // that this CTA has made: its first item may begin inside a unit, its last may end there
+  std::uint32_t arrived_before[2];  // each of them
+  MergeState merge;
+  std::uint32_t left_over[kMaxParts / 32];  // slices of a merge that nobody has taken on, a bit each
   std::uint64_t full[kStages], empty[kStages], raw_full[kStages];
   std::uint64_t item_full[2], item_empty[2];
 };

@@ -7,15 +7,18 @@
 
 namespace flashrel::sm90::decode {
 
-// SYNC: the kernel may have started before the kernel before it ended (launch.cu); nothing in global memory is touched before.
+// SYNC: the kernel may start before the one before it has ended (launch.cu). Until this returns nothing may be written, and
+// nothing read but what KernelParams::starts_early allows.
 __device__ __forceinline__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Lets the kernel behind this one start. Only after the wait: what starts two kernels later can then rely on this one's end.
+__device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 class ItemReader {
  public:
   __device__ __forceinline__ explicit ItemReader(const KernelParams& params) : p_(params), lane_(threadIdx.x % 32) {
     if (p_.shares != nullptr) {
       const auto* words = reinterpret_cast<const int*>(&p_.shares[blockIdx.x]);
-      const int word = lane_ < kWords + 2 ? words[lane_] : 0;
+      const int word = lane_ < kWords + 2 ? __ldcg(words + lane_) : 0;
       index_ = __shfl_sync(~0u, word, 0);
       end_ = __shfl_sync(~0u, word, 1);
       words_ = __shfl_down_sync(~0u, word, 2);
@@ -42,6 +45,8 @@ class ItemReader {
   __device__ __forceinline__ int kv_head() const { return word(1); }
   __device__ __forceinline__ Range tiles() const { return {word(3), word(4)}; }
   __device__ __forceinline__ int slot() const { return word(5); }
+  __device__ __forceinline__ int n_parts() const { return word(6); }
+  __device__ __forceinline__ int part() const { return word(7); }
   __device__ __forceinline__ int n_rows() const { return word(8); }
   __device__ __forceinline__ Lengths lengths() const { return {word(10), word(9)}; }
   __device__ __forceinline__ int first_token() const { return word(11); }
@@ -54,7 +59,7 @@ class ItemReader {
   __device__ __forceinline__ int word(int i) const { return __shfl_sync(~0u, words_, i); }
   __device__ __forceinline__ int read_item(int index) const {
     const bool reads = index < end_ && lane_ < kItemWords;
-    return reads ? reinterpret_cast<const int*>(&p_.work.items[index])[lane_] : 0;
+    return reads ? __ldcg(reinterpret_cast<const int*>(&p_.work.items[index]) + lane_) : 0;
   }
   __device__ __forceinline__ int read_lengths(int words) const {
     const int seq = __shfl_sync(~0u, words, 0);
