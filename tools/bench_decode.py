@@ -3,6 +3,7 @@
 
     tools/bench_decode.py --lib build/libflashrel.so [--backends sm90,mma] [--peers cudnn,flash] [--cases 32x8K] [--json F]
 
+The schedule is made once and shared by all launches, as the layers of a model share it; --own also times calls that make their own.
 K and V of every case come in as many copies as pass 300 MB, so that they come from DRAM; a graph holds launches of all copies in
 turn, back to back, and the figure is the median replay divided by its launches. Every call's result is checked against float64
 on sampled rows first. read = K and V bytes over the bandwidth of a plain load kernel. Peers are contiguous and without bias.
@@ -21,6 +22,24 @@ from bench_peers import D_REL, DEVICE, HEAD_DIM, Case, FlashRel, median, worst_e
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 COLD_BYTES = 300e6
+
+
+class ScheduleBuffer(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("bytes", c.c_size_t), ("key", c.c_uint64)]
+
+
+class SharedCall(FlashRel):
+    """A call whose schedule is made here, once."""
+
+    def __init__(self, lib, backend, case, tensors):
+        super().__init__(lib, backend, case, tensors)
+        size = c.c_size_t()
+        self.check(lib.flashrel_schedule_bytes(c.byref(self.args), c.byref(size)))
+        self.schedule_memory = torch.empty(max(size.value, 1), dtype=torch.uint8, device=DEVICE)
+        self.buffer = ScheduleBuffer(self.schedule_memory.data_ptr(), size.value, 0)
+        self.check(lib.flashrel_schedule(c.byref(self.args), c.byref(self.buffer), c.c_void_p(torch.cuda.current_stream().cuda_stream)))
+        self.args.schedule = c.addressof(self.buffer)
+
 
 SKEWED = [2048 * int(32 ** (i / 127)) for i in range(128)]
 G, L = dict(extent=1024), dict(extent=512, window=512)
@@ -158,6 +177,7 @@ def main():
     parser.add_argument("--backends", default="sm90")
     parser.add_argument("--peers", default="", help="cudnn, flash")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma-separated")
+    parser.add_argument("--own", action="store_true", help="also calls that make their own schedule")
     parser.add_argument("--replays", type=int, default=7)
     parser.add_argument("--json", help="also write the rows to this file")
     options = parser.parse_args()
@@ -175,19 +195,21 @@ def main():
         for backend in options.backends.split(","):
             for mode in ("none", "fused"):
                 keep = lambda x: x if mode == "fused" else {k: t for k, t in x.items() if not k.startswith("rel")}
-                try:
-                    calls = [FlashRel(lib, backend, case, keep(x)) for x in copies]
-                except RuntimeError as error:
-                    line += f" {backend} {mode}: {error}"
-                    continue
-                copies[0]["out"].fill_(math.nan)
-                calls[0].launch()
-                torch.cuda.synchronize()
-                error = worst_error(case, copies[0], mode == "fused")
-                us = graph_us([call.launch for call in calls], options.replays)
-                line += f" {backend} {mode} {us:7.2f} us {100 * read / us:5.1f} %" + ("" if error < 1e-2 else f" WRONG {error:.1e}")
-                wrong += not error < 1e-2
-                rows.append(dict(case=case.name, call=f"{backend} {mode}", us=us, read_us=read, row_error=error))
+                for kind in (SharedCall, FlashRel) if options.own else (SharedCall,):
+                    name = f"{backend} {mode}" + (" own" if kind is FlashRel else "")
+                    try:
+                        calls = [kind(lib, backend, case, keep(x)) for x in copies]
+                    except RuntimeError as error:
+                        line += f" {name}: {error}"
+                        continue
+                    copies[0]["out"].fill_(math.nan)
+                    calls[0].launch()
+                    torch.cuda.synchronize()
+                    error = worst_error(case, copies[0], mode == "fused")
+                    us = graph_us([call.launch for call in calls], options.replays)
+                    line += f" {name} {us:7.2f} us {100 * read / us:5.1f} %" + ("" if error < 1e-2 else f" WRONG {error:.1e}")
+                    wrong += not error < 1e-2
+                    rows.append(dict(case=case.name, call=name, us=us, read_us=read, row_error=error))
         for peer in [p for p in options.peers.split(",") if p]:
             if len(set(case.kv)) == 1 and not case.window:
                 us = peer_us(case, dict(cudnn=SDPBackend.CUDNN_ATTENTION, flash=SDPBackend.FLASH_ATTENTION)[peer], options.replays)

@@ -139,6 +139,7 @@ Instance instance_of(int rows, bool fused) {
     case 8: return instance_of<T, 8>(fused);
     case 16: return instance_of<T, 16>(fused);
     case 32: return instance_of<T, 32>(fused);
+    case 64: return instance_of<T, 64>(fused);
     default: return instance_of<T, 72>(fused);
   }
 }
