@@ -9,8 +9,9 @@ operator, `flashrel.transformers.register()` makes attn_implementation="flashrel
 `FLASHREL=1 vllm serve ...` runs Inkling's attention through it. `python -m flashrel.bench` measures against the peers.
 """
 
-from ._core import Schedule, info, merge, plan, rel_attention, schedule, set_num_threads, version
+from ._core import Schedule, info, plan, rel_attention, schedule, set_num_threads, version
 from ._frameworks import clear_workspaces
+from ._merge import merge
 
 __version__ = version()
 __all__ = [
