@@ -273,56 +273,56 @@ def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str 
     return {"case": dataclasses.asdict(case), "results": results, "left_out": left_out}
 
 
-def call_cost(device: str, n_calls: int = 3000) -> dict[str, dict[str, float]]:
-    """Host microseconds of one call with 12 tensors and no sequence's work to do, every way into the library.
+def ways_of_calling(device: str) -> dict[str, Callable[[], Any]]:
+    """Every way into the library with the same 12 tensors: one row that no sequence owns, so that nothing is computed.
 
     "C ABI" is flashrel_attention on a struct that is filled already: what the library itself costs, launches included.
-    The ways take turns, IN_A_ROW calls each; on CUDA the device catches up in between, outside the measured time.
     """
     from . import _abi, _core, _torch  # noqa: F401  the last registers the operators
 
-    c = Case("empty", 1, 1, PAGE, 8, 1, 64)
-    t = Tensors(c, device, torch.bfloat16)
-    scale = torch.ones(c.batch * c.q_len, device=device)
-    out = torch.empty_like(t.q)
-    t.common["cu_seqlens_q"].zero_()  # 12 tensors, one row that no sequence owns
+    t = Tensors(Case("empty", 1, 1, PAGE, 8, 1, 64), device, torch.bfloat16)
+    t.common["cu_seqlens_q"].zero_()
+    bias = {"rel": t.rel, "rel_proj": t.rel_proj, "rel_scale": torch.ones(1, device=device)}
+    out, lse = torch.empty_like(t.q), torch.empty(t.q.shape[:2], device=device)
     framework = flashrel._frameworks.framework_of(t.q)
     adapter = framework.adapter
-
-    bias = {"rel": t.rel, "rel_proj": t.rel_proj, "rel_scale": scale}
     step = flashrel.schedule(t.q, t.k, t.v, **t.common, **bias)
 
     def python(schedule: Any = None) -> Any:
-        return flashrel.rel_attention(
-            t.q, t.k, t.v, **t.common, **bias, out=out, return_lse=True, schedule=schedule
-        )  # fmt: skip
+        return flashrel.rel_attention(t.q, t.k, t.v, **t.common, **bias, out=out, return_lse=True, schedule=schedule)
 
     def by_ctypes() -> Any:
         framework.adapter = adapter._replace(call=None)
         python()
         framework.adapter = adapter
 
-    lse = torch.empty(out.shape[:2], device=device)
-    operator = torch.ops.flashrel.rel_attention_out.default
-    arguments = (
-        t.q, t.k, t.v, t.common["block_table"], t.common["cache_seqlens"], t.common["cu_seqlens_q"], 1, None, 1 / HEAD_DIM,
-        True, -1, -1, None, t.rel, t.rel_proj, scale,
+    python()  # its workspace serves the C call as well
+    first = t.q, t.k, t.v, t.common["block_table"], t.common["cache_seqlens"], t.common["cu_seqlens_q"]
+    operator, scalars = torch.ops.flashrel.rel_attention_out.default, (1, None, 1 / HEAD_DIM, True, -1, -1)
+    packed = _core.prepare(
+        t.q, None, (*first, None, *bias.values(), out, lse),
+        _core.scalars_of(t.q, 1, None, None, True, (-1, -1), 0, "zero", 0, False), "auto", "auto",
     )  # fmt: skip
-    tensors = (*arguments[:6], None, t.rel, t.rel_proj, scale, out, lse)
-    scalars = _core.scalars_of(t.q, 1, None, None, True, (-1, -1), 0, "zero", 0, False)
-    packed = _core.prepare(t.q, None, tensors, scalars, "auto", "auto")
-    space = torch.empty(max(1, _abi.workspace_bytes(packed.args)), dtype=torch.uint8, device=device)
-    raw, args, address, n_bytes, stream = (
-        _abi.LIB.flashrel_attention, packed.args, space.data_ptr(), space.numel(), packed.stream,
-    )  # fmt: skip
+    block = (framework if device == "cuda" else flashrel._frameworks.HOST).block(packed.device, packed.stream)
+    attention, call = _abi.LIB.flashrel_attention, (packed.args, block.address, block.n_bytes, packed.stream)
+    _abi.check(attention(*call))
     ways = {
-        "C ABI": lambda: raw(args, address, n_bytes, stream),
+        "C ABI": lambda: attention(*call),
         "ctypes": by_ctypes,
-        "torch operator": lambda: operator(*arguments, out=out, lse=lse),
+        "torch operator": lambda: operator(*first, *scalars, None, *bias.values(), out=out, lse=lse),
     }
     if adapter.call is not None:
         ways["tvm-ffi"] = python
         ways["tvm-ffi, shared schedule"] = lambda: python(step)
+    return ways
+
+
+def call_cost(device: str, n_calls: int = 3000) -> dict[str, dict[str, float]]:
+    """Host microseconds of one call, every way into the library.
+
+    The ways take turns, IN_A_ROW calls each; on CUDA the device catches up in between, outside the measured time.
+    """
+    ways = ways_of_calling(device)
     samples: dict[str, list[int]] = {name: [] for name in ways}
     for i in range(n_calls // IN_A_ROW + 20):  # the first twenty rows warm up
         for name, function in ways.items():
