@@ -265,7 +265,10 @@ Status launch_shares(const Problem& problem, const Tensors& tensors, const Plan&
                        plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry),
                        plan.schedule_memory.at<Share>(schedule, kSharesEntry),
                        plan.schedule_memory.at<std::uint32_t>(schedule, kMergeCountersEntry)};
-  const auto n_blocks = clamp_to<std::int64_t>(ceil_div<std::int64_t>(plan.bounds.n_items, kThreads), 1, kMaxBlocks);
+  // A thread an item, a warp a share.
+  const std::int64_t by_items = ceil_div<std::int64_t>(plan.bounds.n_items, kThreads);
+  const std::int64_t by_shares = ceil_div(plan.schedule.n_shares, kThreads / 32);
+  const auto n_blocks = clamp_to<std::int64_t>(max_of(by_items, by_shares), 1, kMaxBlocks);
   shares_kernel<<<static_cast<unsigned>(n_blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return launch_status("shares_kernel");
 }

@@ -20,12 +20,14 @@ __device__ __forceinline__ std::uint64_t wgmma_plain_descriptor(std::uint32_t sm
 #define FLASHREL_OPERANDS_8 FLASHREL_D4(0)
 #define FLASHREL_OPERANDS_16 FLASHREL_OPERANDS_8, FLASHREL_D4(4)
 #define FLASHREL_OPERANDS_32 FLASHREL_OPERANDS_16, FLASHREL_D4(8), FLASHREL_D4(12)
-#define FLASHREL_OPERANDS_64 FLASHREL_OPERANDS_32, FLASHREL_D4(16), FLASHREL_D4(20), FLASHREL_D4(24), FLASHREL_D4(28)
+#define FLASHREL_OPERANDS_40 FLASHREL_OPERANDS_32, FLASHREL_D4(16)
+#define FLASHREL_OPERANDS_64 FLASHREL_OPERANDS_40, FLASHREL_D4(20), FLASHREL_D4(24), FLASHREL_D4(28)
 #define FLASHREL_OPERANDS_72 FLASHREL_OPERANDS_64, FLASHREL_D4(32)
 #define FLASHREL_TEXT_8 "%0, %1, %2, %3"
 #define FLASHREL_TEXT_16 FLASHREL_TEXT_8 ", %4, %5, %6, %7"
 #define FLASHREL_TEXT_32 FLASHREL_TEXT_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define FLASHREL_TEXT_64 FLASHREL_TEXT_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FLASHREL_TEXT_40 FLASHREL_TEXT_32 ", %16, %17, %18, %19"
+#define FLASHREL_TEXT_64 FLASHREL_TEXT_40 ", %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FLASHREL_TEXT_72 FLASHREL_TEXT_64 ", %32, %33, %34, %35"
 
 // a, b, c: numbers of the operands after d. major: 0 = k is contiguous in both operands, 1 = rows of A, columns of B are.
@@ -57,6 +59,8 @@ __device__ __forceinline__ void wgmma_64xNx16(float (&d)[kN / 2], std::uint64_t 
     FLASHREL_WGMMA_TYPES(16, 8, 9, 10)
   } else if constexpr (kN == 32) {
     FLASHREL_WGMMA_TYPES(32, 16, 17, 18)
+  } else if constexpr (kN == 40) {
+    FLASHREL_WGMMA_TYPES(40, 20, 21, 22)
   } else if constexpr (kN == 64) {
     FLASHREL_WGMMA_TYPES(64, 32, 33, 34)
   } else {
@@ -69,11 +73,13 @@ __device__ __forceinline__ void wgmma_64xNx16(float (&d)[kN / 2], std::uint64_t 
 #undef FLASHREL_WGMMA
 #undef FLASHREL_TEXT_72
 #undef FLASHREL_TEXT_64
+#undef FLASHREL_TEXT_40
 #undef FLASHREL_TEXT_32
 #undef FLASHREL_TEXT_16
 #undef FLASHREL_TEXT_8
 #undef FLASHREL_OPERANDS_72
 #undef FLASHREL_OPERANDS_64
+#undef FLASHREL_OPERANDS_40
 #undef FLASHREL_OPERANDS_32
 #undef FLASHREL_OPERANDS_16
 #undef FLASHREL_OPERANDS_8

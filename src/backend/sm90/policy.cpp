@@ -35,6 +35,7 @@ std::string_view decode_name(int rows) {
     case 8: return "decode_64x8";
     case 16: return "decode_64x16";
     case 32: return "decode_64x32";
+    case 40: return "decode_64x40";
     case 64: return "decode_64x64";
     default: return "decode_64x72";
   }

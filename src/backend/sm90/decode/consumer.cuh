@@ -83,7 +83,7 @@ class Consumer {
       clear_hidden_values();
     }
     // The vote is cheap and maxima seldom rise once a row has seen a few tiles.
-    if (gpu::named_barrier_any(barrier(), 128, softmax_.grew(s_))) {
+    if (gpu::named_barrier_any(barrier(), 128, softmax_.grew(s_, p_.slack))) {
       share_maxima();
       gpu::named_barrier_sync(barrier(), 128);
       softmax_.follow(sm_.warp_max[warpgroup()], o_, p_.scale_log2, lane_);

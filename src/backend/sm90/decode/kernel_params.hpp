@@ -43,6 +43,7 @@ struct KernelParams {
   int k_head_stride = 0, v_head_stride = 0;   // elements; 0 with one KV head
   int q_bytes = 0, rel_bytes = 0;             // of an item
   float scale = 0, scale_log2 = 0;            // softmax_scale; times log2(e)
+  float slack = 0;                            // SoftmaxColumns::grew
   float lowest_score = 0;                     // below every score that matters; times scale_log2 it is finite
 
   // Mode fused. Scores are accumulated in units of 1 / softmax_scale, so the bias enters as rel * proj * (tau / softmax_scale).

@@ -113,6 +113,7 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
   k.scale = static_cast<float>(p.softmax_scale);
   k.scale_log2 = shared.scale_log2;
+  k.slack = 0.5f / k.scale_log2;
   k.lowest_score = -1e37f / max_of(1.0f, k.scale_log2);
   if (p.bias != BiasMode::kFused) return k;
   k.band = p.band;
@@ -139,6 +140,7 @@ Instance instance_of(int rows, bool fused) {
     case 8: return instance_of<T, 8>(fused);
     case 16: return instance_of<T, 16>(fused);
     case 32: return instance_of<T, 32>(fused);
+    case 40: return instance_of<T, 40>(fused);
     case 64: return instance_of<T, 64>(fused);
     default: return instance_of<T, 72>(fused);
   }

@@ -19,12 +19,13 @@ class Loader {
 
   __device__ __forceinline__ void run() {
     if (!p_.starts_early) wait_for_kernel_before(), waited_ = true;
-    int first_pages = -1;
-    if (p_.shares != nullptr) first_pages = __ldcg(p_.shares[blockIdx.x].pages + lane_);
-    bool is_first = p_.shares != nullptr;
-    for (ItemReader item(p_); !item.done(); item.advance()) {
-      open_item(item, is_first, first_pages);
-      is_first = false;
+    int pages = -1;  // the first 32 of the next item
+    if (p_.shares != nullptr) pages = __ldcg(p_.shares[blockIdx.x].pages + lane_);
+    ItemReader item(p_);
+    if (p_.shares == nullptr) pages = read_pages(table_of(item.seq()), first_entry(item.tiles().begin));
+    for (; !item.done(); item.advance()) {
+      open_item(item, pages);
+      pages = read_pages(table_of(item.next_seq()), first_entry(item.next_tile()));
       item.prepare_next();
       const int n_tiles = max_of(1, tiles_.size());  // an item that sees nothing still is one tile, of hidden keys
       for (int i = 0; i < n_tiles; ++i)
@@ -35,8 +36,7 @@ class Loader {
   }
 
  private:
-  // `first_pages`: of the CTA's first item, if it is that.
-  __device__ __forceinline__ void open_item(const ItemReader& item, bool is_first, int first_pages) {
+  __device__ __forceinline__ void open_item(const ItemReader& item, int first_pages) {
     const Lengths lengths = item.lengths();
     tiles_ = item.tiles();
     kv_head_ = item.kv_head();
@@ -46,18 +46,22 @@ class Loader {
     seen_ = visible_keys({0, lengths.q_len}, lengths, p_.visible);
     const Range full = full_keys({0, lengths.q_len}, lengths, p_.visible);
     full_tiles_ = full.empty() ? Range{0, 0} : Range{ceil_div(full.begin, kTileKeys), full.end / kTileKeys};
-    table_ = p_.batch.block_table + item.seq() * p_.batch.table_seq_stride;
-    const int n_entries = seen_.empty() ? 0 : p_.batch.page_size.quotient(seen_.end - 1) + 1;
-    table_end_ = static_cast<int>(min_of<std::int64_t>(n_entries, p_.batch.max_pages));
-    window_ = p_.batch.page_size.quotient(tiles_.begin * kTileKeys);
-    pages_ = is_first ? first_pages : read_pages(window_);
-    next_pages_ = read_pages(window_ + 32);
+    table_ = table_of(item.seq());
+    window_ = first_entry(tiles_.begin);
+    pages_ = first_pages;
+    next_pages_ = read_pages(table_, window_ + 32);
   }
 
+  __device__ __forceinline__ const std::int32_t* table_of(int seq) const {
+    return p_.batch.block_table + seq * p_.batch.table_seq_stride;
+  }
+  __device__ __forceinline__ int first_entry(int tile) const { return p_.batch.page_size.quotient(tile * kTileKeys); }
+
   // Pages are read 32 entries of the block table at a time, one a lane.
-  __device__ __forceinline__ int read_pages(int first_entry) const {
+  // Entries that no visible key needs may hold anything; the boxes that they belong to are not loaded.
+  __device__ __forceinline__ int read_pages(const std::int32_t* table, int first_entry) const {
     const int entry = first_entry + lane_;
-    return entry < table_end_ ? table_[entry * p_.batch.table_page_stride] : -1;
+    return entry < p_.batch.max_pages ? table[entry * p_.batch.table_page_stride] : -1;
   }
 
   // Page number of this lane's box, whose table entry is `entry`; `tile_entry` is that of the tile's first key.
@@ -65,7 +69,7 @@ class Loader {
     if (tile_entry - window_ >= 32) {
       window_ += 32;
       pages_ = next_pages_;
-      next_pages_ = read_pages(window_ + 32);
+      next_pages_ = read_pages(table_, window_ + 32);
     }
     const int near = __shfl_sync(~0u, pages_, entry - window_ & 31), far = __shfl_sync(~0u, next_pages_, entry - window_ & 31);
     const int page = entry - window_ < 32 ? near : far;
@@ -141,7 +145,6 @@ class Loader {
   int kv_head_ = 0, q_len_ = 0, first_pos_ = 0;
   int newest_ = 0;  // keys from here on may have been written by the kernel before
   const std::int32_t* table_ = nullptr;
-  int table_end_ = 0;
   int window_ = 0, pages_ = 0, next_pages_ = 0;  // entries [window, window + 64), one a lane and register
 };
 

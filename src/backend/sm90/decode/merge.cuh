@@ -60,12 +60,12 @@ struct Merged {
 // time: all those reads are in flight together. kWarps warps share a unit. All of this fixes the order of the sum.
 template <class T, int kRows, int kAbreast, int kWarps, int kUnits, int kDepth>
 __device__ __forceinline__ void merge_units_of(const KernelParams& p, Shared<kRows>& sm, const ItemInfo& part, Range units,
-                                               int warp) {
-  constexpr int kLanes = 32 / kAbreast, kStep = kAbreast * kWarps, kTeams = kConsumerWarps / kWarps;
+                                               int warp, int n_warps) {
+  constexpr int kLanes = 32 / kAbreast, kStep = kAbreast * kWarps;
   const int lane = threadIdx.x % 32, mine = lane / kLanes + warp % kWarps * kAbreast;
   const std::int64_t first_row = static_cast<std::int64_t>(part.slot - part.part) * kRows;
 #pragma unroll 1
-  for (int first = units.begin + warp / kWarps * kUnits; first < units.end; first += kTeams * kUnits) {
+  for (int first = units.begin + warp / kWarps * kUnits; first < units.end; first += n_warps / kWarps * kUnits) {
     Merged merged[kUnits];
 #pragma unroll 1
     for (int i = 0; i < part.n_parts; i += kStep * kDepth) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void merge_units_of(const KernelParams& p, Shared<kRo
         merged[u].add(other);
       }
       if constexpr (kWarps > 1) {
-        static_assert(kUnits == 1 && kTeams == 1);
+        static_assert(kUnits == 1 && kWarps == kConsumerWarps);
         auto* of_warps = reinterpret_cast<Merged*>(sm.scratch[0]);  // [warp][lane of the first part]
         static_assert(sizeof(Merged) * kConsumerWarps * kLanes <= sizeof sm.scratch);
         if (lane < kLanes) of_warps[warp * kLanes + lane] = merged[0];
@@ -127,16 +127,17 @@ __device__ __forceinline__ void merge_units_of(const KernelParams& p, Shared<kRo
   }
 }
 
+// By warps 0 ... n_warps - 1, `warp` being one of them; by all eight where there are many parts.
 template <class T, int kRows>
-__device__ __forceinline__ void merge_slice(const KernelParams& p, Shared<kRows>& sm, const ItemInfo& part, int slice,
-                                            int warp) {
+__device__ __forceinline__ void merge_slice(const KernelParams& p, Shared<kRows>& sm, const ItemInfo& part, int slice, int warp,
+                                            int n_warps) {
   const Range units = slice_units(part, slice);
   if (part.n_parts < kFewParts)
-    merge_units_of<T, kRows, 1, 1, 4, 3>(p, sm, part, units, warp);
+    merge_units_of<T, kRows, 1, 1, 4, 3>(p, sm, part, units, warp, n_warps);
   else if (part.n_parts <= kManyParts)
-    merge_units_of<T, kRows, 4, 1, 1, 10>(p, sm, part, units, warp);
+    merge_units_of<T, kRows, 4, 1, 1, 10>(p, sm, part, units, warp, n_warps);
   else
-    merge_units_of<T, kRows, 4, kConsumerWarps, 1, 5>(p, sm, part, units, warp);
+    merge_units_of<T, kRows, 4, kConsumerWarps, 1, 5>(p, sm, part, units, warp, n_warps);
 }
 
 // Tells that a part is written, by one thread after a barrier of all that wrote. Returns how many had arrived, in all runs.
@@ -193,25 +194,38 @@ __device__ __forceinline__ bool find_left_over(const KernelParams& p, const Item
   return any;
 }
 
-// By all consumer warps, when the CTA's items are done: the merges of the units that it made parts of.
+// By all consumer warps, when the CTA's items are done: the merges of the units that it made parts of, two side by side where
+// neither needs all warps.
 template <class T, int kRows>
 __device__ __forceinline__ void merge_parts(const KernelParams& p, Shared<kRows>& sm, int n_parts_made, int warp) {
+  if (n_parts_made == 0) return;
   const auto sync = [] { gpu::named_barrier_sync(kConsumerBarrier, kConsumerWarps * 32); };
+  const auto has_slice = [](const ItemInfo& part) { return part.part < merge_slices(part); };
+  sync();  // SYNC: sm.parts is written
+  // Slices are taken on as early as can be: one thread a part waits.
+  const int waits_for = static_cast<int>(threadIdx.x) / 128;
+  if (threadIdx.x % 128 == 0 && waits_for < n_parts_made)
+    sm.merge[waits_for] = wait_for_parts(p, sm.parts[waits_for], sm.arrived_before[waits_for]);
+  sync();
+  if (n_parts_made == 2 && sm.parts[0].n_parts <= kManyParts && sm.parts[1].n_parts <= kManyParts) {
+    const ItemInfo& part = sm.parts[warp / 4];
+    if (sm.merge[warp / 4].complete && has_slice(part)) merge_slice<T, kRows>(p, sm, part, part.part, warp % 4, 4);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < n_parts_made; ++i)
+      if (sm.merge[i].complete && has_slice(sm.parts[i]))
+        merge_slice<T, kRows>(p, sm, sm.parts[i], sm.parts[i].part, warp, kConsumerWarps);
+  }
 #pragma unroll 1
   for (int i = 0; i < n_parts_made; ++i) {
-    sync();  // SYNC: sm.parts is written, sm.merge and sm.left_over are no longer read
+    if (!sm.merge[i].is_last) continue;
     const ItemInfo& part = sm.parts[i];
-    if (threadIdx.x == 0) sm.merge = wait_for_parts(p, part, sm.arrived_before[i]);
-    sync();
-    const MergeState state = sm.merge;
-    if (!state.complete) continue;
-    if (part.part < merge_slices(part)) merge_slice<T, kRows>(p, sm, part, part.part, warp);
-    if (!state.is_last) continue;
     bool any = false;
-    if (warp == 0) any = find_left_over(p, part, state.goal, sm.left_over);
+    if (warp == 0) any = find_left_over(p, part, sm.merge[i].goal, sm.left_over);
     if (!gpu::named_barrier_any(kConsumerBarrier, kConsumerWarps * 32, any)) continue;
     for (int slice = 0; slice < merge_slices(part); ++slice)
-      if ((sm.left_over[slice / 32] >> slice % 32 & 1) != 0) merge_slice<T, kRows>(p, sm, part, slice, warp);
+      if ((sm.left_over[slice / 32] >> slice % 32 & 1) != 0) merge_slice<T, kRows>(p, sm, part, slice, warp, kConsumerWarps);
+    sync();  // SYNC: sm.left_over is no longer read
   }
 }
 

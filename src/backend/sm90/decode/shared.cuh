@@ -51,7 +51,7 @@ struct MergeState {
 inline constexpr int kMaxParts = 512;  // of a unit: one a CTA at most
 
 // Columns of the output that change hands at a time when an item ends.
-constexpr int exchange_rows(int rows) { return rows < 16 ? rows : 16; }
+constexpr int exchange_rows(int rows) { return rows <= 40 ? rows : 16; }
 constexpr int scratch_bytes(int rows) { return max_of(kTileKeys * rows * 2, exchange_rows(rows) * kHeadDim * 4); }
 
 template <int kRows>
@@ -72,7 +72,7 @@ struct alignas(1024) Shared {
   ItemInfo items[2];
   ItemInfo parts[2];                // that this CTA has made: its first item may begin inside a unit, its last may end there
   std::uint32_t arrived_before[2];  // each of them
-  MergeState merge;
+  MergeState merge[2];              // of their units
   std::uint32_t left_over[kMaxParts / 32];  // slices of a merge that nobody has taken on, a bit each
   std::uint64_t full[kStages], empty[kStages], raw_full[kStages];
   std::uint64_t item_full[2], item_empty[2];

@@ -30,8 +30,11 @@ __device__ __forceinline__ float column_sum(float x) {
 template <int kRows>
 struct SoftmaxColumns {
   static constexpr int kBlocks = kRows / 8;
-  // The exponent's reference is the true maximum so far: a dominant key then has probability 1, which no rounding hurts. While
-  // a row has seen nothing it is lowest_score, to which hidden scores (-inf) have probability 0.
+  // The exponent's reference is the true maximum so far: a dominant key then has probability 1, which no rounding hurts. Only
+  // when many keys share the weight (this lane's alone sum to kManyKeys) may a score pass it by `slack`, that is by a factor
+  // of up to 2^0.5: such a key weighs at most a sixth of its row, and its rounding no more than that of the others.
+  // While a row has seen nothing the reference is lowest_score, to which hidden scores (-inf) have probability 0.
+  static constexpr float kManyKeys = 8;
   float reference[kBlocks * 2];
   float sum[kBlocks * 2];  // this lane's keys only
 
@@ -40,12 +43,16 @@ struct SoftmaxColumns {
     for (int i = 0; i < kBlocks * 2; ++i) reference[i] = lowest_score, sum[i] = 0;
   }
 
-  __device__ __forceinline__ bool grew(const float (&s)[kRows / 2]) const {
+  // Whether any reference must follow. slack: 0.5 / scale_log2.
+  __device__ __forceinline__ bool grew(const float (&s)[kRows / 2], float slack) const {
     bool any = false;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) any |= fmaxf(s[b * 4 + i], s[b * 4 + 2 + i]) > reference[b * 2 + i];
+      for (int i = 0; i < 2; ++i) {
+        const float bound = reference[b * 2 + i] + (sum[b * 2 + i] > kManyKeys ? slack : 0.0f);
+        any |= fmaxf(s[b * 4 + i], s[b * 4 + 2 + i]) > bound;
+      }
     return any;
   }
 

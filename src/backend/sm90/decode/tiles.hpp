@@ -19,7 +19,7 @@ inline constexpr int kStages = 4;   // 32 KB each: 96 KB in flight an SM are eno
 
 // ---------------------------------------------------------------- rows
 // The kernel's instances, by their columns: a call takes the first that holds its packed rows.
-inline constexpr int kInstanceRows[] = {8, 16, 32, 64, 72};
+inline constexpr int kInstanceRows[] = {8, 16, 32, 40, 64, 72};
 inline constexpr int kMaxRows = 72;
 
 constexpr int instance_rows(std::int64_t n_rows) {

@@ -41,6 +41,10 @@ class ItemReader {
   // Call once an item, as late as possible: completes the next item's words.
   __device__ __forceinline__ void prepare_next() { next_words_ = read_lengths(next_words_); }
 
+  // Of the next item, which may not exist: its words are those of item 0 of sequence 0 then.
+  __device__ __forceinline__ int next_seq() const { return __shfl_sync(~0u, next_words_, 0); }
+  __device__ __forceinline__ int next_tile() const { return __shfl_sync(~0u, next_words_, 3); }
+
   __device__ __forceinline__ int seq() const { return word(0); }
   __device__ __forceinline__ int kv_head() const { return word(1); }
   __device__ __forceinline__ Range tiles() const { return {word(3), word(4)}; }
