@@ -1,7 +1,7 @@
 // One consumer warp. The two warpgroups take the tiles of an item in turns: S^T = K Q^T (+ bias), softmax down the columns,
 // O^T += V^T P^T. Both pass through every stage, so that a stage is free when all eight warps have released it.
 //
-// REGISTERS of a lane at 72 rows (216): scores 36, output 72, references and sums 36, the rest addresses and state.
+// REGISTERS of a lane at 72 rows (200): scores 36, output 72, references and sums 36, the rest addresses and state.
 #pragma once
 
 #include <cstdint>

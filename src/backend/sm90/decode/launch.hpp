@@ -11,8 +11,8 @@
 namespace flashrel::sm90::decode {
 
 inline constexpr int kThreads = 384;  // three warpgroups
-// A CTA starts with 168 registers a thread and can only hand those around: 88 + 2 * 208 = 3 * 168.
-inline constexpr int kOtherRegisters = 88, kConsumerRegisters = 208;
+// A CTA starts with 168 registers a thread and can only hand those around: 104 + 2 * 200 = 3 * 168.
+inline constexpr int kOtherRegisters = 104, kConsumerRegisters = 200;
 static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
 
 // Address of attention_kernel<T, kRows, kBias>, instantiated in instances/: a missing instance is a link error.
