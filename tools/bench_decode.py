@@ -3,10 +3,11 @@
 
     tools/bench_decode.py --lib build/libflashrel.so [--backends sm90,mma] [--peers cudnn,flash] [--cases 32x8K] [--json F]
 
-The schedule is made once and shared by all launches, as the layers of a model share it; --own also times calls that make their own.
-K and V of every case come in as many copies as pass 300 MB, so that they come from DRAM; a graph holds launches of all copies in
-turn, back to back, and the figure is the median replay divided by its launches. Every call's result is checked against float64
-on sampled rows first. read = K and V bytes over the bandwidth of a plain load kernel. Peers are contiguous and without bias.
+The schedule is made once and shared by all launches, as the layers of a model share it; --own also times calls that make
+their own. K and V of every case come in as many copies as pass 300 MB, so that they come from DRAM; a graph holds launches of
+all copies in turn, back to back, and the figure is the median replay divided by its launches. Every result is checked against
+float64 on sampled rows first. read = K and V bytes over the bandwidth of a plain load kernel. Peers are contiguous and
+without bias.
 Needs PyTorch and CuPy.
 """
 import argparse
@@ -37,7 +38,8 @@ class SharedCall(FlashRel):
         self.check(lib.flashrel_schedule_bytes(c.byref(self.args), c.byref(size)))
         self.schedule_memory = torch.empty(max(size.value, 1), dtype=torch.uint8, device=DEVICE)
         self.buffer = ScheduleBuffer(self.schedule_memory.data_ptr(), size.value, 0)
-        self.check(lib.flashrel_schedule(c.byref(self.args), c.byref(self.buffer), c.c_void_p(torch.cuda.current_stream().cuda_stream)))
+        stream = c.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self.check(lib.flashrel_schedule(c.byref(self.args), c.byref(self.buffer), stream))
         self.args.schedule = c.addressof(self.buffer)
 
 
@@ -101,7 +103,8 @@ def graph_us(calls, replays, rounds=0):
 
 
 def read_gb_per_s():
-    data, sink = torch.empty(1 << 31, dtype=torch.uint8, device=DEVICE).random_(0, 255), torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    data = torch.empty(1 << 31, dtype=torch.uint8, device=DEVICE).random_(0, 255)
+    sink = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     best = 0
     for blocks in (264, 528, 1056):
 
@@ -122,7 +125,7 @@ def cache(n_pages, case):
     if POOL.get("n", 0) < n:
         POOL.clear()
         torch.cuda.empty_cache()
-        POOL.update(n=n, k=torch.empty(n, device=DEVICE, dtype=torch.bfloat16), v=torch.empty(n, device=DEVICE, dtype=torch.bfloat16))
+        POOL.update(n=n, **{x: torch.empty(n, device=DEVICE, dtype=torch.bfloat16) for x in "kv"})
         for x in (POOL["k"], POOL["v"]):
             for part in x.split(1 << 28):
                 part.normal_()
@@ -212,7 +215,8 @@ def main():
                     rows.append(dict(case=case.name, call=name, us=us, read_us=read, row_error=error))
         for peer in [p for p in options.peers.split(",") if p]:
             if len(set(case.kv)) == 1 and not case.window:
-                us = peer_us(case, dict(cudnn=SDPBackend.CUDNN_ATTENTION, flash=SDPBackend.FLASH_ATTENTION)[peer], options.replays)
+                backends = dict(cudnn=SDPBackend.CUDNN_ATTENTION, flash=SDPBackend.FLASH_ATTENTION)
+                us = peer_us(case, backends[peer], options.replays)
                 line += f" {peer} {us:7.2f} us"
                 rows.append(dict(case=case.name, call=peer, us=us, read_us=read))
         print(line, flush=True)

@@ -165,7 +165,11 @@ FLASHREL_API flashrel_code flashrel_attention(const flashrel_attention_args* arg
  * Takes the arguments of the calls that will share it (args->schedule is ignored) and touches none of their outputs.
  * A call refuses a buffer that was made for another plan; that lengths and table have not changed since is the caller's
  * duty. Calls that share a buffer must not overlap in time. In a CUDA graph both functions may be captured: a replay makes
- * the schedule of its own lengths. A call with a shared schedule needs a smaller workspace. */
+ * the schedule of its own lengths. A call with a shared schedule needs a smaller workspace.
+ * On Hopper a decode call with a shared schedule may begin before the kernel in front of it on the stream has ended, and reads
+ * block_table, lengths, rel_proj and all keys but the q_len newest of each sequence early (all else, those keys and q included,
+ * it reads and writes after that kernel). So these must not be written by a kernel right before the call that itself lets its
+ * successor start early (programmatic dependent launch); other kernels and copies are no concern. */
 FLASHREL_API flashrel_code flashrel_schedule_bytes(const flashrel_attention_args* args, size_t* bytes);
 FLASHREL_API flashrel_code flashrel_schedule(const flashrel_attention_args* args, flashrel_schedule_buffer* buffer,
                                              void* stream);
