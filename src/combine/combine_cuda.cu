@@ -17,6 +17,7 @@ using namespace flashrel::gpu;
 
 constexpr int kWarps = 4;
 constexpr int kPerLane = 4;  // columns that a lane merges at once
+constexpr int kAtOnce = 4;   // parts that are read before any is added
 
 // Largest of both; NaN when either is NaN.
 __device__ float max_or_nan(float x, float y) { return x >= y || x != x ? x : y; }
@@ -35,31 +36,46 @@ struct RowParts {
   int n_parts;
 };
 
+__device__ float warp_sum(float x) {
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
 // Merges a row with one warp; returns its lse. `store(column, value)` takes every column of [0, n_columns).
+// Parts are read four at a time: one after the other, 50 parts would be 50 trips to memory.
 template <class Part, class Store>
 __device__ float merge_row(const RowParts<Part>& parts, int n_columns, Store&& store) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float max_lse = kEmptyLse;
   for (int i = lane; i < parts.n_parts; i += 32) max_lse = max_or_nan(max_lse, parts.lse[i * parts.lse_stride]);
   max_lse = warp_max(max_lse);
-  float weights = 0;  // every lane sums all of them, in order
-  for (int i = 0; i < parts.n_parts; ++i) weights += part_weight(parts.lse[i * parts.lse_stride], max_lse);
+  float weights = 0;
+  for (int i = lane; i < parts.n_parts; i += 32) weights += part_weight(parts.lse[i * parts.lse_stride], max_lse);
+  weights = warp_sum(weights);
   const float factor = weights == 0.0f ? 0.0f : 1.0f / weights;
-  for (int first = lane; first < n_columns; first += 32 * kPerLane) {
+  for (int begin = 0; begin < n_columns; begin += 32 * kPerLane) {
     float total[kPerLane] = {};
-#pragma unroll 4
-    for (int i = 0; i < parts.n_parts; ++i) {
-      const float weight = part_weight(parts.lse[i * parts.lse_stride], max_lse);
-      if (weight == 0.0f) continue;  // the output of an empty part may hold anything
+    for (int first = 0; first < parts.n_parts; first += kAtOnce) {
+      // The output of an empty part may hold anything.
+      float weight[kAtOnce], value[kAtOnce][kPerLane] = {};
 #pragma unroll
-      for (int j = 0; j < kPerLane; ++j) {
-        const int column = first + 32 * j;
-        if (column < n_columns) total[j] += weight * to_float(parts.out[i * parts.out_stride + column]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        weight[i] = first + i < parts.n_parts ? part_weight(parts.lse[(first + i) * parts.lse_stride], max_lse) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < kPerLane; ++j) {
+          const int column = begin + lane + 32 * j;
+          if (weight[i] != 0.0f && column < n_columns)
+            value[i][j] = to_float(parts.out[(first + i) * parts.out_stride + column]);
+        }
       }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+        for (int j = 0; j < kPerLane; ++j) total[j] += weight[i] * value[i][j];
     }
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j)
-      if (first + 32 * j < n_columns) store(first + 32 * j, total[j] * factor);
+      if (begin + lane + 32 * j < n_columns) store(begin + lane + 32 * j, total[j] * factor);
   }
   return merged_lse(max_lse, weights);
 }
