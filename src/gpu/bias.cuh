@@ -3,7 +3,7 @@
 //   sheared    the rectangle that the scores need is copied to shared memory once, already sheared, and read by position;
 //   fused      rel * rel_proj on the matrix units, one instruction per token of the block, 8 keys and 16 values of e:
 //              the columns of the B operand are the packed projection's rows first_index - column, so the shear is in the
-//              addresses; rows of other tokens are zero in the A operand.
+//              addresses; rows of other tokens are zero in the A operand. Rows in pairs (index/rows.hpp) take half as many.
 #pragma once
 
 #include "gpu/bias_window.cuh"
@@ -12,6 +12,7 @@
 #include "gpu/params.hpp"
 #include "gpu/rel_proj.hpp"
 #include "gpu/rows.cuh"
+#include "gpu/static_for.cuh"
 #include "index/frag.hpp"
 #include "index/shear.hpp"
 #include "index/softmax_state.hpp"
@@ -30,7 +31,7 @@ struct BiasView {
   const RowInfo* s_rows;  // of the item
   T* s_rel;               // fused: [row][rel_steps * 16]
   float* s_rectangle;     // sheared without a window: this warp's
-  bool windowed;
+  bool windowed, paired;
   T* s_proj;                // window of the route fused
   int proj_rows;            // of it
   std::uint16_t* s_logits;  // window of the route sheared, 16-bit rel_logits
@@ -89,6 +90,44 @@ __device__ __forceinline__ void fused_bias(float (&c)[kKeyBlocks][4], const Bias
   }
 }
 
+// The same for rows in pairs, from a window; row_of(r) is the first row of block r. The lower 8 rows of a block stand 8 tokens
+// after the upper ones: what an n8 block is for these, the next one is for those. So one more block is made on the left, and
+// the lower halves move one block on.
+template <class T, int kRowBlocks, int kKeyBlocks, class RowOf>
+__device__ __forceinline__ void paired_fused_bias(float (&c)[kRowBlocks][kKeyBlocks][4], const BiasView<T>& view,
+                                                  RowOf&& row_of) {
+  constexpr int kKeys = 8 * kKeyBlocks;
+  const int lane = opaque_lane(), rel_elems = view.p.rel_steps * kRelStep;
+  float left[kRowBlocks][4] = {};
+  const int n_tokens = view.s_rows[row_of(0) + 7].q_pos - view.s_rows[row_of(0)].q_pos + 1;  // of 8 rows
+  const int lane_token = view.s_rows[row_of(0) + lane / 4].q_pos - view.s_rows[row_of(0)].q_pos;
+#pragma unroll 1
+  for (int token = 0; token < n_tokens; ++token)
+#pragma unroll 1
+    for (int step = 0; step < view.p.rel_steps; ++step)
+#pragma unroll
+      for (int r = 0; r < kRowBlocks; ++r) {
+        const T* s_top = view.s_rel + (row_of(r) + lane / 4) * rel_elems + step * kRelStep + lane % 4 * 4;
+        const int row = token + view.s_rows[row_of(r)].q_pos - view.s_rows[0].q_pos + kKeys - 1 - lane / 4;
+        const T* columns = view.s_proj + (step * view.proj_rows + row) * kRelStep + lane % 4 * 4;
+        uint2 a_top = *reinterpret_cast<const uint2*>(s_top);
+        uint2 a_bottom = *reinterpret_cast<const uint2*>(s_top + 8 * rel_elems);
+        if (lane_token != token) a_top = a_bottom = {0, 0};
+        const std::uint32_t a[4] = {a_top.x, a_bottom.x, a_top.y, a_bottom.y};
+#pragma unroll
+        for (int n = -1; n < kKeyBlocks; ++n) {
+          const uint2 b = *reinterpret_cast<const uint2*>(columns - n * 8 * kRelStep);
+          mma_16x8x16<T>(n < 0 ? left[r] : c[r][max_of(n, 0)], a, b.x, b.y);
+        }
+      }
+#pragma unroll
+  for (int r = 0; r < kRowBlocks; ++r) {
+#pragma unroll
+    for (int n = kKeyBlocks - 1; n > 0; --n) c[r][n][2] = c[r][n - 1][2], c[r][n][3] = c[r][n - 1][3];
+    c[r][0][2] = left[r][2], c[r][0][3] = left[r][3];
+  }
+}
+
 template <int kBytes, int kKeyBlocks, class T>
 __device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row,
                                                int first_key) {
@@ -98,7 +137,7 @@ __device__ __forceinline__ void score_mod_bias(float (&c)[kKeyBlocks][4], const 
   for (int h = 0; h < 2; ++h) {
     const RowInfo& row = view.s_rows[first_row + lane / 4 + 8 * h];
     const bool exists = row.token >= 0;
-    const std::int64_t offset = row.logits_offset;
+    const std::int64_t offset = logits_offset(view.p, row);
     const int first = first_index(row.q_pos, first_key, view.p.rel_zero, extent, 8 * kKeyBlocks) - lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n)
@@ -126,7 +165,7 @@ __device__ __forceinline__ void sheared_bias(float (&c)[kKeyBlocks][4], const Bi
     for (int column = 0; column < kKeys; column += kColumns) {
       const bool reads = row.token >= 0 && reads_entry(first - column, extent, clamped);
       view.s_rectangle[line * kStride + column + lane % kColumns] =
-          reads ? load_logit<kBytes>(view.p, row.logits_offset + nearest_entry(first - column, extent)) : 0.0f;
+          reads ? load_logit<kBytes>(view.p, logits_offset(view.p, row) + nearest_entry(first - column, extent)) : 0.0f;
     }
   }
   __syncwarp();  // SYNC: the rectangle is complete
@@ -155,7 +194,7 @@ __device__ __forceinline__ void windowed_bias(float (&c)[kKeyBlocks][4], const B
     const int first = first_index(row.q_pos, first_key, view.p.rel_zero, extent, kKeys);
     const int start = window_start(first, extent, kKeys);
     const std::uint16_t* entries =
-        view.s_logits + line * logits_window_stride(kKeys) + logits_shift(view.p, row.logits_offset + start) - start;
+        view.s_logits + line * logits_window_stride(kKeys) + logits_shift(view.p, logits_offset(view.p, row) + start) - start;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n)
 #pragma unroll
@@ -167,16 +206,18 @@ __device__ __forceinline__ void windowed_bias(float (&c)[kKeyBlocks][4], const B
   }
 }
 
-// Scores of rows [first_row, first_row + 16) of the item and keys [first_key, first_key + 8 * kKeyBlocks) before Q K^T is
-// added: zeros, or the bias in units of q.k, bias * rel_scale / softmax_scale.
-template <class T, int kKeyBlocks>
-__device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key,
-                                            bool with_bias) {
+template <int kKeyBlocks, class T>
+__device__ __forceinline__ void scale_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row) {
+  const int lane = opaque_lane();
+  const float factor[2] = {view.s_rows[first_row + lane / 4].bias_factor, view.s_rows[first_row + lane / 4 + 8].bias_factor};
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
-  if (!with_bias || view.s_rows[first_row].token < 0) return;
+    for (int i = 0; i < 4; ++i) c[n][i] *= factor[i / 2];
+}
+
+template <class T, int kKeyBlocks>
+__device__ __forceinline__ void block_bias(float (&c)[kKeyBlocks][4], const BiasView<T>& view, int first_row, int first_key) {
   if (view.p.route == Route::kFused) {
     if (view.windowed)
       fused_bias<true>(c, view, first_row, first_key);
@@ -195,23 +236,43 @@ __device__ __forceinline__ void init_scores(float (&c)[kKeyBlocks][4], const Bia
     else
       score_mod_bias<2>(c, view, first_row, first_key);
   }
-  const int lane = opaque_lane();
-  const float factor[2] = {view.s_rows[first_row + lane / 4].bias_factor, view.s_rows[first_row + lane / 4 + 8].bias_factor};
+}
+
+// Scores of kRowBlocks blocks of 16 rows (row_of(r) is the first row of block r) and keys
+// [first_key, first_key + 8 * kKeyBlocks) before Q K^T is added: the bias in units of q.k, bias * rel_scale / softmax_scale.
+// They come as zeros.
+template <class T, int kRowBlocks, int kKeyBlocks, class RowOf>
+__device__ __forceinline__ void add_bias(float (&c)[kRowBlocks][kKeyBlocks][4], const BiasView<T>& view, int first_key,
+                                         RowOf&& row_of) {
+  if (view.paired) {
+    paired_fused_bias(c, view, row_of);
+    static_for<kRowBlocks>([&](auto r) { scale_bias(c[r], view, row_of(r)); });
+    return;
+  }
+  static_for<kRowBlocks>([&](auto r) {
+    if (view.s_rows[row_of(r)].token < 0) return;
+    block_bias(c[r], view, row_of(r), first_key);
+    scale_bias(c[r], view, row_of(r));
+  });
+}
+
+template <int kKeyBlocks>
+__device__ __forceinline__ void clear_scores(float (&c)[kKeyBlocks][4]) {
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) c[n][i] *= factor[i / 2];
+    for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
 }
 
 // Hidden scores become -inf.
 template <int kKeyBlocks>
-__device__ __forceinline__ void mask_scores(float (&score)[kKeyBlocks][4], const RowInfo* s_rows, int first_row,
-                                            int first_key) {
+__device__ __forceinline__ void mask_scores(float (&score)[kKeyBlocks][4], const AttentionParams& p, const Item& item,
+                                            const RowInfo* s_rows, int first_row, int first_key) {
   const int lane = opaque_lane();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const RowInfo& row = s_rows[first_row + lane / 4 + 8 * h];
-    const int offset = first_key + lane % 4 * 2 - row.key_begin, count = row.key_count;
+    const Range keys = visible_keys_at(s_rows[first_row + lane / 4 + 8 * h].q_pos, item.lengths, p.visible);
+    const int offset = first_key + lane % 4 * 2 - keys.begin, count = keys.size();
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n)
 #pragma unroll

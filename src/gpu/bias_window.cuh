@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_logits_window(const BiasParams& p, const Ro
   const int line = lane % kLines;
   const RowInfo& mine = s_rows[row_of(line)];
   const int start = window_start(first_index(mine.q_pos, first_key, p.rel_zero, extent, n_keys), extent, n_keys);
-  const std::int64_t offset = mine.logits_offset + start;
+  const std::int64_t offset = logits_offset(p, mine) + start;
   const int shift = logits_shift(p, offset);
   // From the first word; the last bytes that may be read end with the row's entries.
   const char* source = static_cast<const char*>(p.logits.data) + (offset - shift) * 2;

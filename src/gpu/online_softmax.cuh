@@ -41,11 +41,11 @@ struct SoftmaxState {
 
 // The same between two tiles, in shared memory: the main loop of the rows kernel has no registers for it.
 // LAYOUT: [row block][max, sum][thread] float2.
-template <int kRowBlocks, int kThreads>
+template <int kThreads>
 struct StoredSoftmaxState {
-  static constexpr int kBytes = kRowBlocks * 2 * kThreads * 8;
   float2* s_state;
 
+  template <int kRowBlocks>
   __device__ __forceinline__ void store(const SoftmaxState<kRowBlocks>& state) const {
     float2* mine = s_state + opaque(threadIdx.x);
 #pragma unroll
@@ -54,6 +54,7 @@ struct StoredSoftmaxState {
       mine[(r * 2 + 1) * kThreads] = {state.sum[r][0], state.sum[r][1]};
     }
   }
+  template <int kRowBlocks>
   __device__ __forceinline__ SoftmaxState<kRowBlocks> load() const {
     const float2* mine = s_state + opaque(threadIdx.x);
     SoftmaxState<kRowBlocks> state;
@@ -68,10 +69,10 @@ struct StoredSoftmaxState {
 };
 
 // Turns scores into probabilities in place: p = 2^(score * scale - max), scale > 0. Hidden scores are -inf.
-// Rescales `out` and the sums when some row's reference moved.
-template <int kRowBlocks, int kKeyBlocks, int kDimBlocks>
-__device__ __forceinline__ void online_softmax(float (&score)[kRowBlocks][kKeyBlocks][4],
-                                               float (&out)[kRowBlocks][kDimBlocks][4], SoftmaxState<kRowBlocks>& state,
+// Rescales `out` and the sums when some row's reference moved. The first kRowBlocks blocks only.
+template <int kRowBlocks, int kAllBlocks, int kKeyBlocks, int kDimBlocks>
+__device__ __forceinline__ void online_softmax(float (&score)[kAllBlocks][kKeyBlocks][4],
+                                               float (&out)[kAllBlocks][kDimBlocks][4], SoftmaxState<kRowBlocks>& state,
                                                float scale) {
   float factor[kRowBlocks][2];
   bool moved = false;

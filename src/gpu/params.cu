@@ -61,7 +61,9 @@ AttentionParams make_attention_params(const Problem& p, const Tensors& t, const 
   a.output.part_lse = plan.workspace.at<float>(memory.workspace, "part_lse");
 
   a.work = {plan.schedule_memory.at<WorkItem>(memory.schedule, kItemsEntry),
-            plan.schedule_memory.at<ScheduleHeader>(memory.schedule, kScheduleHeaderEntry)};
+            plan.schedule_memory.at<ScheduleHeader>(memory.schedule, kScheduleHeaderEntry),
+            {0, kFar}};
+  a.tile_rows = plan.policy.tile_rows;
   a.group = FastDiv(static_cast<std::uint32_t>(p.group()));
   a.head_dim = p.head_dim;
   a.scale_is_zero = std::fabs(p.softmax_scale) < kSmallestScale;

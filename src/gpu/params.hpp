@@ -56,6 +56,7 @@ struct BiasParams {
   TokenTensor rel;
   int d_rel = 0, rel_steps = 0;  // steps of 16: ceil(d_rel / 16)
   const void* packed_proj = nullptr;
+  bool pair_rows = false;            // the kernel takes the rows of whole tiles in pairs (index/rows.hpp)
   const float* rel_scale = nullptr;  // (n_tokens), nullable
   std::int64_t rel_scale_stride = 0;
 };
@@ -72,6 +73,7 @@ struct OutputParams {
 struct WorkParams {
   const WorkItem* items = nullptr;
   ScheduleHeader* header = nullptr;  // item count, and the counter from which CTAs take items
+  Range served_rows{0, kFar};        // items with another number of rows are another kernel's
 };
 
 #if defined(__CUDACC__)
@@ -81,6 +83,12 @@ __device__ __forceinline__ int claim_item(const WorkParams& work) {
   const int count = atomicAdd(&work.header->next_item, 1);
   if (count == work.header->n_items + static_cast<int>(gridDim.x) - 1) work.header->next_item = 0;
   return count;
+}
+
+// From an index that the caller has claimed: the first one of the kernel's own items, or one past the last.
+__device__ __forceinline__ int first_served_item(const WorkParams& work, int index) {
+  while (index < work.header->n_items && !work.served_rows.contains(work.items[index].n_rows)) index = claim_item(work);
+  return index;
 }
 #endif
 
@@ -92,13 +100,14 @@ struct AttentionParams {
   OutputParams output;
   WorkParams work;
   FastDiv group;
+  int tile_rows = 0;  // of the schedule
   int head_dim = 0;
   float scale_log2 = 0;        // softmax_scale * log2(e)
   bool scale_is_zero = false;  // too small to divide by: q counts as zeros and softmax_scale as 1
   Range visible{-kFar, kFar};
 };
 
-// Everything but bias.packed_proj, which is the backend's.
+// Everything but what a backend with several kernels sets for each: bias.packed_proj, bias.pair_rows, work.served_rows.
 AttentionParams make_attention_params(const Problem& problem, const Tensors& tensors, const Plan& plan,
                                       const CallMemory& memory);
 BatchParams make_batch_params(const Problem& problem, const Tensors& tensors);

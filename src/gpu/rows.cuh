@@ -16,24 +16,29 @@ namespace flashrel::gpu {
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 struct alignas(16) RowInfo {
-  std::int64_t logits_offset;  // element offset of the row's rel_logits
-  int token;                   // of all tokens; -1 = the row does not exist
-  int head;                    // query head
+  int token;  // of all tokens; -1 = the row does not exist
+  int head;   // query head
   int q_pos;
-  int key_begin, key_count;  // keys that the row sees
-  float bias_factor;         // rel_scale / softmax_scale
+  float bias_factor;  // rel_scale / softmax_scale
 };
+
+// Element offset of the row's rel_logits.
+__device__ __forceinline__ std::int64_t logits_offset(const BiasParams& p, const RowInfo& row) {
+  return row.token * p.logits.token_stride + row.head * p.logits.head_stride;
+}
 
 // One work item; kept in shared memory, so that it costs the main loop no registers.
 struct Item {
   WorkItem work;
   Lengths lengths;
-  std::int64_t first_token;   // of the sequence, among all tokens
-  const std::int32_t* table;  // the sequence's row of the block table
-  Range rows, tokens;         // of the sequence
-  Range keys;                 // that some row sees: nothing else is read
-  Range full;                 // that every row sees: tiles inside need no mask
-  Range band;                 // whose bias some row reads: tiles outside need no bias
+  std::int64_t first_token;     // of the sequence, among all tokens
+  const std::int32_t* table;    // the sequence's row of the block table
+  const char *k_head, *v_head;  // first row of the KV head in the caches
+  Range rows, tokens;           // of the sequence
+  Range keys;                   // that some row sees: nothing else is read
+  Range full;                   // that every row sees: tiles inside need no mask
+  Range band;                   // whose bias some row reads: tiles outside need no bias
+  bool paired;                  // how rows stand in the tile (index/rows.hpp)
 };
 
 __device__ __forceinline__ Item load_item(const AttentionParams& p, int index, int tile_rows) {
@@ -42,6 +47,8 @@ __device__ __forceinline__ Item load_item(const AttentionParams& p, int index, i
   item.lengths = p.batch.lengths(item.work.seq);
   item.first_token = p.batch.cu_q[item.work.seq * p.batch.cu_q_stride];
   item.table = p.batch.block_table + item.work.seq * p.batch.table_seq_stride;
+  item.k_head = static_cast<const char*>(p.k.data) + item.work.kv_head * p.k.head_stride * 2;
+  item.v_head = static_cast<const char*>(p.v.data) + item.work.kv_head * p.v.head_stride * 2;
   const int first_row = item.work.row_tile * tile_rows;
   item.rows = {first_row, first_row + item.work.n_rows};
   item.tokens = {p.group.quotient(item.rows.begin), p.group.quotient(item.rows.end - 1) + 1};
@@ -49,7 +56,13 @@ __device__ __forceinline__ Item load_item(const AttentionParams& p, int index, i
   item.full = full_keys(item.tokens, item.lengths, p.visible);
   item.band = {0, 0};
   if (p.bias.route != Route::kNone) item.band = visible_keys(item.tokens, item.lengths, intersect(p.visible, p.bias.band));
+  item.paired = p.bias.pair_rows && item.work.n_rows == tile_rows;
   return item;
+}
+
+// The row of the tile, in packed order, that stands at a place.
+__device__ __forceinline__ int row_at(const AttentionParams& p, const Item& item, int place) {
+  return item.paired ? paired_row(place, static_cast<int>(p.group.divisor)) : place;
 }
 
 __device__ __forceinline__ bool needs_mask(const Item& item, Range keys) {
@@ -57,21 +70,16 @@ __device__ __forceinline__ bool needs_mask(const Item& item, Range keys) {
 }
 __device__ __forceinline__ bool needs_bias(const Item& item, Range keys) { return !intersect(keys, item.band).empty(); }
 
-// Row `row` of the item's tile; the caller stores it to shared memory.
-__device__ __forceinline__ RowInfo make_row_info(const AttentionParams& p, const Item& item, int row) {
-  // A row that does not exist sees nothing; it shares the last row's position, so that a block of rows always has one run
-  // of positions.
-  RowInfo info{0, -1, 0, q_pos(item.tokens.end - 1, item.lengths), 0, 0, p.bias.unit};
-  if (row >= item.work.n_rows) return info;
-  const int packed = item.rows.begin + row;
+// The row at a place of the item's tile; the caller stores it to shared memory.
+__device__ __forceinline__ RowInfo make_row_info(const AttentionParams& p, const Item& item, int place) {
+  // A row that does not exist shares the last row's position, so that a block of rows always has one run of positions.
+  RowInfo info{-1, 0, q_pos(item.tokens.end - 1, item.lengths), p.bias.unit};
+  if (place >= item.work.n_rows) return info;
+  const int packed = item.rows.begin + row_at(p, item, place);
   const int token = p.group.quotient(packed);
   info.token = static_cast<int>(item.first_token) + token;
   info.head = item.work.kv_head * static_cast<int>(p.group.divisor) + packed - token * static_cast<int>(p.group.divisor);
   info.q_pos = q_pos(token, item.lengths);
-  const Range keys = visible_keys({token, token + 1}, item.lengths, p.visible);
-  info.key_begin = keys.begin;
-  info.key_count = keys.size();
-  info.logits_offset = info.token * p.bias.logits.token_stride + info.head * p.bias.logits.head_stride;
   if (p.bias.rel_scale != nullptr) info.bias_factor = p.bias.unit * p.bias.rel_scale[info.token * p.bias.rel_scale_stride];
   return info;
 }
@@ -94,17 +102,30 @@ __device__ __forceinline__ void load_chunk(std::uint32_t smem, const T* source, 
 }
 
 // Brings the q rows of an item to a swizzled tile of kRows x kRowElems; rows and elements that do not exist become zeros.
+// Every lane works out the address of one row and hands it round.
 template <class T, int kRows, int kRowElems, int kThreads>
 __device__ __forceinline__ void load_query_tile(const AttentionParams& p, const RowInfo* s_rows, std::uint32_t s_tile) {
-  constexpr int kChunks = kRowElems / kChunkElems, kRowsPerPass = kThreads / kChunks;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first_row = static_cast<int>(threadIdx.x) / kChunks;
+  constexpr int kChunks = kRowElems / kChunkElems, kWarpRows = kRows * 32 / kThreads, kRowsPerPass = 32 / kChunks;
+  static_assert(kWarpRows <= 32 && kWarpRows % kRowsPerPass == 0);
+  const int lane = opaque_lane(), chunk = lane % kChunks;
+  const int first_row = static_cast<int>(opaque(threadIdx.x)) / 32 * kWarpRows;
+  const RowInfo& mine = s_rows[first_row + lane % kWarpRows];
+  const bool exists = mine.token >= 0 && !p.scale_is_zero;
+  const T* const q = static_cast<const T*>(p.q.data);
+  const T* const my_row = exists ? q + mine.token * p.q.token_stride + mine.head * p.q.head_stride : nullptr;
+  const auto load_rows = [&](int pass, bool aligned) {
+    const int row = pass * kRowsPerPass + lane / kChunks;
+    const auto* source = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(my_row), row));
+    const bool valid = source != nullptr && chunk * kChunkElems < p.head_dim;
+    load_chunk(s_tile + tile_offset_bytes(first_row + row, chunk, kRowElems), valid ? source + chunk * kChunkElems : q, valid,
+               aligned);
+  };
+  if (p.q.aligned) {
 #pragma unroll 4
-  for (int row = first_row; row < kRows; row += kRowsPerPass) {
-    const int token = s_rows[row].token;
-    const bool valid = token >= 0 && chunk * kChunkElems < p.head_dim && !p.scale_is_zero;
-    const std::int64_t offset = token * p.q.token_stride + s_rows[row].head * p.q.head_stride + chunk * kChunkElems;
-    load_chunk(s_tile + tile_offset_bytes(row, chunk, kRowElems), static_cast<const T*>(p.q.data) + (valid ? offset : 0), valid,
-               p.q.aligned);
+    for (int pass = 0; pass < kWarpRows / kRowsPerPass; ++pass) load_rows(pass, true);
+  } else {
+#pragma unroll 1
+    for (int pass = 0; pass < kWarpRows / kRowsPerPass; ++pass) load_rows(pass, false);
   }
 }
 

@@ -10,6 +10,11 @@
 
 namespace flashrel {
 
+// Keys that the row at a position sees.
+FLASHREL_HD constexpr Range visible_keys_at(int position, Lengths lengths, Range visible) {
+  return intersect({position - (visible.end - 1), position - visible.begin + 1}, {0, lengths.kv_len});
+}
+
 // Keys that at least one of the tokens sees.
 FLASHREL_HD constexpr Range visible_keys(Range tokens, Lengths lengths, Range visible) {
   if (tokens.empty() || visible.empty()) return {0, 0};

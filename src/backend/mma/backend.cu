@@ -8,15 +8,17 @@
 #include "gpu/params.hpp"
 #include "gpu/rel_proj.hpp"
 #include "gpu/schedule.hpp"
+#include "index/rows.hpp"
 
 namespace flashrel::mma {
 namespace {
 
 constexpr std::string_view kPackedProjEntry = "packed_rel_proj";
 
-LaunchKernel choose_kernel(const Problem& problem, const Policy& policy) {
+LaunchKernel keys_kernel(const Problem& problem) { return problem.dtype == DType::kBFloat16 ? keys_bf16_d128 : keys_fp16_d128; }
+
+LaunchKernel rows_kernel(const Problem& problem) {
   const bool bf16 = problem.dtype == DType::kBFloat16;
-  if (policy.tile_rows == KeysShape<128>::kTileRows) return bf16 ? keys_bf16_d128 : keys_fp16_d128;
   switch (padded_head_dim(problem)) {
     case 64: return bf16 ? rows_bf16_d64 : rows_fp16_d64;
     case 128: return bf16 ? rows_bf16_d128 : rows_fp16_d128;
@@ -37,8 +39,23 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
     FLASHREL_RETURN_IF_ERROR(gpu::launch_pack_rel_proj(problem, tensors, packed, stream));
     params.bias.packed_proj = packed;
   }
-  const std::int64_t n_workers = min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items);
-  return choose_kernel(problem, plan.policy)(params, {static_cast<int>(n_workers), problem.d_rel, stream});
+  const Kernels kernels = choose_kernels(problem, plan.schedule.fixed_tiles_per_part > 0);
+  const bool for_keys = plan.policy.tile_rows == KeysShape<128>::kTileRows;
+  const int n_sms = plan.policy.n_workers / (for_keys ? KeysShape<128>::kCtasPerSm : RowsShape<128>::kCtasPerSm);
+  const auto n_workers = [&](int ctas_per_sm) {
+    return static_cast<int>(clamp_to<std::int64_t>(n_sms * ctas_per_sm, 1, plan.bounds.n_items));
+  };
+  constexpr int kMostKeysRows = KeysShape<128>::kTileRows;
+  if (kernels.keys) {
+    params.work.served_rows = {0, kMostKeysRows + 1};
+    const LaunchShape shape{n_workers(KeysShape<128>::kCtasPerSm), problem.d_rel, stream};
+    FLASHREL_RETURN_IF_ERROR(keys_kernel(problem)(params, shape));
+  }
+  if (!kernels.rows) return {};
+  params.work.served_rows = {kernels.keys ? kMostKeysRows + 1 : 0, kFar};
+  params.bias.pair_rows = params.bias.route == Route::kFused && params.bias.rel_steps <= kMaxWindowSteps &&
+                          can_pair_rows(plan.policy.tile_rows, problem.group());
+  return rows_kernel(problem)(params, {n_workers(RowsShape<128>::kCtasPerSm), problem.d_rel, stream});
 }
 
 }  // namespace

@@ -43,21 +43,21 @@ struct WarpRing {
   __device__ __forceinline__ int fetch_page(int tile) const {
     return tile >= item.work.tile_begin ? key_page(p.batch, item, key_of(tile)) : kNoPage;
   }
-  __device__ __forceinline__ std::int64_t place_of(int tile, int page) const {
+  __device__ __forceinline__ const char* place_of(int tile, int page) const {
     const bool is_v = threadIdx.x % 32 >= Shape::kWarpKeys;
-    return row_place(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
+    return key_row(p.batch, is_v ? p.v : p.k, is_v ? item.v_head : item.k_head, page, key_of(tile));
   }
   // Starts one load and closes its group; `exists` is false past the last tile.
-  __device__ __forceinline__ void load(int slot, bool is_v, std::int64_t lane_place, bool exists) const {
+  __device__ __forceinline__ void load(int slot, bool is_v, const char* lane_place, bool exists) const {
     const PagedTensor& tensor = is_v ? p.v : p.k;
     const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % kChunks;
-    const char* column = static_cast<const char*>(tensor.data) + chunk * kChunkBytes;
     const bool chunk_exists = chunk * kChunkElems < p.head_dim;
     const auto load_row = [&](int i, bool aligned) {
       const int row = i * kRowsPerPass + lane / kChunks;
-      const std::int64_t place = __shfl_sync(kAllLanes, lane_place, row + (is_v ? Shape::kWarpKeys : 0));
-      load_key_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim), column, place,
-                     chunk_exists, aligned);
+      const auto place =
+          __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(lane_place), row + (is_v ? Shape::kWarpKeys : 0));
+      load_key_chunk(s_ring + slot * Shape::kSlotBytes + tile_offset_bytes(row, chunk, Shape::kHeadDim),
+                     reinterpret_cast<const char*>(place) + chunk * kChunkBytes, chunk_exists, aligned);
     };
     if (exists && tensor.aligned) {
 #pragma unroll
@@ -105,7 +105,7 @@ __device__ __forceinline__ void merge_and_store(const AttentionParams& p, const 
       sum += weight[w] * s_sum[w * Shape::kTileRows + row];
     }
     const RowInfo& info = s_rows[row];
-    if (lane == 0) store_lse(p.output, item, info, row, Shape::kTileRows, finish_lse(max_log2, sum));
+    if (lane == 0) store_lse(p.output, item, info, row, p.tile_rows, finish_lse(max_log2, sum));
     const float factor = finish_factor(sum);
     for (int dim = lane * 4; dim < p.head_dim; dim += 128) {
       float4 total{0, 0, 0, 0};
@@ -116,7 +116,7 @@ __device__ __forceinline__ void merge_and_store(const AttentionParams& p, const 
       }
       total.x *= factor, total.y *= factor, total.z *= factor, total.w *= factor;
       if (item.work.slot >= 0) {
-        *reinterpret_cast<float4*>(part_row(p, item, row, Shape::kTileRows) + dim) = total;
+        *reinterpret_cast<float4*>(part_row(p, item, row, p.tile_rows) + dim) = total;
       } else {
         T* destination = out_row<T>(p.output, info) + dim;
         const uint2 packed{pack2<T>(total.x, total.y), pack2<T>(total.z, total.w)};
@@ -132,7 +132,8 @@ __device__ __forceinline__ void merge_and_store(const AttentionParams& p, const 
 }
 
 template <class T, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
+    attention_keys_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ int s_index;
   alignas(Item) __shared__ unsigned char work_bytes[sizeof(Item)];  // Item's members have initialisers
@@ -144,18 +145,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
   const std::uint32_t s_ring = smem_address(smem) + warp * Shape::kSlots * Shape::kSlotBytes;
   const int n_items = p.work.header->n_items;
 
-  if (thread == 0) s_index = claim_item(p.work);
+  if (thread == 0) s_index = first_served_item(p.work, claim_item(p.work));
   for (;;) {
     __syncthreads();  // SYNC: the previous item is done with shared memory, and s_index is there
     const int index = s_index;
     if (index >= n_items) return;
-    if (thread == 0) s_work = load_item(p, index, Shape::kTileRows);
+    if (thread == 0) s_work = load_item(p, index, p.tile_rows);
     __syncthreads();  // SYNC: the item is there; everybody has read s_index
     if (thread < Shape::kTileRows) s_rows[thread] = make_row_info(p, s_work, thread);
     const WarpRing<T, Shape> ring{p, s_work, warp * Shape::kWarpKeys, s_ring};
     int tile = s_work.work.tile_end - 1;
-    std::int64_t place = ring.place_of(tile, ring.fetch_page(tile));
-    std::int64_t next_place = ring.place_of(tile - 1, ring.fetch_page(tile - 1));
+    const char* place = ring.place_of(tile, ring.fetch_page(tile));
+    const char* next_place = ring.place_of(tile - 1, ring.fetch_page(tile - 1));
     int page = ring.fetch_page(tile - 2);
     __syncthreads();  // SYNC: rows are visible
     load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, s_rows, s_q);
@@ -167,11 +168,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
     ring.load(2, false, next_place, tile - 1 >= s_work.work.tile_begin);
 
     // The counter's latency hides behind the copies.
-    if (thread == 0) s_index = claim_item(p.work);
+    if (thread == 0) s_index = first_served_item(p.work, claim_item(p.work));
 
     const BiasView<T> bias{
-        p.bias, s_rows,  s_rel, reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
-        false,  nullptr, 0,     nullptr};
+        p.bias, s_rows, s_rel,   reinterpret_cast<float*>(smem + Shape::kExtraAt) + warp * rectangle_elems(Shape::kBiasKeys),
+        false,  false,  nullptr, 0,
+        nullptr};
     float out[1][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kDimBlocks * 4; ++i) out[0][i / 4][i % 4] = 0.0f;
@@ -197,7 +199,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
       if (some_visible) {
         const std::uint32_t k_lane =
             opaque(s_ring + position * Shape::kSlotBytes + tile_offset_bytes(across.row, across.col / 8, Shape::kHeadDim));
-        init_scores(score[0], bias, 0, keys.begin, needs_bias(s_work, keys));
+        clear_scores(score[0]);
+        if (needs_bias(s_work, keys)) add_bias(score, bias, keys.begin, [](int) { return 0; });
 #pragma unroll
         for (int step = 0; step < Shape::kHeadDim / 16; ++step) {
           std::uint32_t b[4];
@@ -206,7 +209,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 3) attention_keys_kernel(cons
           mma_16x8x16<T>(score[0][1], q[step], b[2], b[3]);
         }
         scale_scores(score[0], p.scale_log2);
-        if (needs_mask(s_work, keys)) mask_scores(score[0], s_rows, 0, keys.begin);
+        if (needs_mask(s_work, keys)) mask_scores(score[0], p, s_work, s_rows, 0, keys.begin);
         online_softmax(score, out, state, 1.0f);
       }
       next_place = ring.place_of(tile - 2, page);

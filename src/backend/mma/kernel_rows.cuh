@@ -4,25 +4,29 @@
 //   per key tile:  S = Q K^T -> bias, mask -> online softmax -> O += P V          (mma.sync, float32 accumulators)
 //
 // SHARED MEMORY (bytes for head_dim 128)
-//   q        [kTileRows][kHeadDim] T, swizzled            32 K   also stages the output rows of the warp that owns them
-//   k, v     [kTileKeys][kHeadDim] T, swizzled, one each  16 K + 16 K
-//   places   [2 tiles][K, V][kTileKeys] int64              2 K   where key rows live (gpu/page_loader.cuh)
-//   rows     [kTileRows] RowInfo                           4 K
+//   q        [kTileRows][kHeadDim] T, swizzled            32 K
+//   k, v     [kTileKeys][kHeadDim] T, swizzled, one each  16 K + 16 K   v also stages output rows, a quarter a warp
+//   places   [K, V][kChunkKeys] addresses                  4 K   of the key rows of a chunk of tiles (gpu/page_loader.cuh)
+//   rows     [2 items][kTileRows] RowInfo                  4 K
 //   state    [kRowBlocks][max, sum][kThreads] float2       4 K   softmax state between tiles
+//   items    two items and the counter's state           0.4 K
 //   extra    fused: rel rows [kTileRows][rel_steps * 16] T and a bias window; sheared: a bias window, or rectangles
 //
-// BARRIERS: two __syncthreads a tile. The first makes K(t) visible and frees the V buffer, the second makes V(t) and the
-// places of tile t+1 visible and frees the K buffer and the bias window; so V(t) arrives behind Q K^T, and K(t+1) behind
-// softmax and P V.
+// ITEMS follow each other without a gap: while an item's last tile runs, the next item's rows are prepared and its first K
+// tile is on its way; its q rows follow as soon as the last P V is done. So an item is taken from the counter one item ahead.
+//
+// BARRIERS: two __syncthreads a tile. The first makes K(t) (and at an item's first tile q) visible and frees the V buffer, the
+// second makes V(t) visible and frees the K buffer, q, the bias window and the places; so V(t) arrives behind Q K^T, and
+// K(t+1) behind softmax and P V. A third one publishes the places of a new chunk, a fourth one ends an item.
 #pragma once
 
 #include "backend/mma/shapes.hpp"
+#include "backend/mma/tile_loader.cuh"
 #include "gpu/bias.cuh"
 #include "gpu/cp_async.cuh"
 #include "gpu/epilogue.cuh"
 #include "gpu/mma_sync.cuh"
 #include "gpu/online_softmax.cuh"
-#include "gpu/page_loader.cuh"
 #include "gpu/rows.cuh"
 #include "gpu/static_for.cuh"
 
@@ -30,49 +34,11 @@ namespace flashrel::mma {
 
 using namespace flashrel::gpu;
 
-// Brings key tiles to shared memory: addresses one tile ahead of the copies, page numbers one tile ahead of the addresses.
-template <class T, class Shape>
-struct TileLoader {
-  static constexpr int kChunks = Shape::kHeadDim / kChunkElems, kRowsPerPass = Shape::kThreads / kChunks;
-
-  const AttentionParams& p;
-  const Item& item;
-  std::int64_t (*s_places)[2][Shape::kTileKeys];  // [tile parity][K, V][key]
-  int page;                                       // of this thread's key in the tile to be published next
-
-  // Thread i looks up key i % kTileKeys, for K (i < kTileKeys) or V.
-  __device__ __forceinline__ int key_of(int tile) const {
-    return tile * Shape::kTileKeys + static_cast<int>(threadIdx.x) % Shape::kTileKeys;
-  }
-  __device__ __forceinline__ void fetch_page(int tile) {
-    page = static_cast<int>(threadIdx.x) < 2 * Shape::kTileKeys && tile >= item.work.tile_begin
-               ? key_page(p.batch, item, key_of(tile))
-               : kNoPage;
-  }
-  __device__ __forceinline__ void publish_places(int tile) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= 2 * Shape::kTileKeys) return;
-    const bool is_v = thread >= Shape::kTileKeys;
-    s_places[tile & 1][is_v][thread % Shape::kTileKeys] =
-        row_place(p.batch, is_v ? p.v : p.k, page, key_of(tile), item.work.kv_head);
-  }
-  __device__ __forceinline__ void copy(int tile, bool is_v, std::uint32_t s_tile) const {
-    const PagedTensor& tensor = is_v ? p.v : p.k;
-    const int thread = static_cast<int>(opaque(threadIdx.x)), chunk = thread % kChunks, first_row = thread / kChunks;
-    const char* column = static_cast<const char*>(tensor.data) + chunk * kChunkBytes;
-    const bool chunk_exists = chunk * kChunkElems < p.head_dim;
-    const auto copy_row = [&](int row, bool aligned) {
-      load_key_chunk(s_tile + tile_offset_bytes(row, chunk, Shape::kHeadDim), column, s_places[tile & 1][is_v][row],
-                     chunk_exists, aligned);
-    };
-    if (tensor.aligned) {
-#pragma unroll 4
-      for (int row = first_row; row < first_row + Shape::kTileKeys; row += kRowsPerPass) copy_row(row, true);
-    } else {
-#pragma unroll 1
-      for (int row = first_row; row < first_row + Shape::kTileKeys; row += kRowsPerPass) copy_row(row, false);
-    }
-  }
+// What the CTA shares about its work: the present item and the next one, by turns.
+struct WorkState {
+  Item items[2];  // work.n_rows == 0: there is none
+  int claimed;    // index of the item to be loaded next; thread 0 only, like n_items
+  int n_items;
 };
 
 // Brings the bias window of a key tile to shared memory, when the tile needs one; part of K's copy group.
@@ -93,9 +59,10 @@ __device__ __forceinline__ void copy_bias_window(const AttentionParams& p, const
   }
 }
 
-// Where the bias of the item in shared memory is made from.
+// Where the bias of an item is made from in shared memory.
 template <class T, class Shape>
-__device__ __forceinline__ BiasView<T> make_bias_view(const AttentionParams& p, const RowInfo* s_rows, unsigned char* s_extra) {
+__device__ __forceinline__ BiasView<T> make_bias_view(const AttentionParams& p, const Item& item, const RowInfo* s_rows,
+                                                      unsigned char* s_extra) {
   T* s_rel = reinterpret_cast<T*>(s_extra);
   const bool windowed = p.bias.route == Route::kFused
                             ? p.bias.rel_steps <= kMaxWindowSteps
@@ -105,16 +72,17 @@ __device__ __forceinline__ BiasView<T> make_bias_view(const AttentionParams& p, 
           s_rel,
           reinterpret_cast<float*>(s_extra) + static_cast<int>(threadIdx.x) / 32 * rectangle_elems(Shape::kBiasKeys),
           windowed,
+          item.paired,
           s_rel + Shape::kTileRows * p.bias.rel_steps * kRelStep,
           Shape::kWindowRows,
           reinterpret_cast<std::uint16_t*>(s_extra)};
 }
 
-// S += Q K^T of one warp: kRowBlocks blocks of 16 rows, all keys of the tile.
-template <class T, class Shape>
+// S += Q K^T of one warp: kRowBlocks blocks of 16 rows, all keys of the tile. between(step) is issued among the products.
+template <class T, class Shape, class Between>
 __device__ __forceinline__ void multiply_qk(float (&score)[Shape::kRowBlocks][Shape::kKeyBlocks][4], std::uint32_t s_q,
-                                            std::uint32_t s_k) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                            std::uint32_t s_k, Between&& between) {
+  const int lane = opaque_lane();
   const Cell q_cell = ldmatrix_down_cell(lane), k_cell = ldmatrix_across_cell(lane);
   const std::uint32_t q_lane = opaque(s_q + tile_offset_bytes(q_cell.row, q_cell.col / 8, Shape::kHeadDim));
   const std::uint32_t k_lane = opaque(s_k + tile_offset_bytes(k_cell.row, k_cell.col / 8, Shape::kHeadDim));
@@ -134,6 +102,7 @@ __device__ __forceinline__ void multiply_qk(float (&score)[Shape::kRowBlocks][Sh
         mma_16x8x16<T>(score[r][n + 1], a[r], b[2], b[3]);
       }
     }
+    between(step);
   }
 }
 
@@ -141,7 +110,7 @@ __device__ __forceinline__ void multiply_qk(float (&score)[Shape::kRowBlocks][Sh
 template <class T, class Shape>
 __device__ __forceinline__ void multiply_pv(float (&out)[Shape::kRowBlocks][Shape::kDimBlocks][4],
                                             const float (&prob)[Shape::kRowBlocks][Shape::kKeyBlocks][4], std::uint32_t s_v) {
-  const Cell v_cell = ldmatrix_down_cell(static_cast<int>(threadIdx.x) % 32);
+  const Cell v_cell = ldmatrix_down_cell(opaque_lane());
   const std::uint32_t v_lane = opaque(s_v + tile_offset_bytes(v_cell.row, v_cell.col / 8, Shape::kHeadDim));
 #pragma unroll
   for (int n = 0; n < Shape::kKeyBlocks; n += 2) {
@@ -163,7 +132,7 @@ __device__ __forceinline__ void multiply_pv(float (&out)[Shape::kRowBlocks][Shap
   }
 }
 
-// Normalises and writes one block of 16 rows; `s_stage` is the block's part of the q tile.
+// Normalises and writes one block of 16 rows; `s_stage` is the warp's share of the V buffer.
 template <class T, class Shape>
 __device__ __forceinline__ void store_row_block(const AttentionParams& p, const Item& item, const RowInfo* s_rows,
                                                 int first_row, const float (&out)[Shape::kDimBlocks][4],
@@ -173,90 +142,115 @@ __device__ __forceinline__ void store_row_block(const AttentionParams& p, const 
   float factor[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = first_row + lane / 4 + 8 * h;
+    const int place = first_row + lane / 4 + 8 * h;
     const float sum = quad_sum(lane_sum[h]);
     factor[h] = finish_factor(sum);
-    if (lane % 4 == 0) store_lse(p.output, item, s_rows[row], row, Shape::kTileRows, finish_lse(max_log2[h], sum));
+    if (lane % 4 == 0)
+      store_lse(p.output, item, s_rows[place], row_at(p, item, place), Shape::kTileRows, finish_lse(max_log2[h], sum));
   }
   if (item.work.slot >= 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = first_row + lane / 4 + 8 * h;
-      float* part = part_row(p, item, row, Shape::kTileRows) + lane % 4 * 2;
+      const int place = first_row + lane / 4 + 8 * h;
+      float* part = part_row(p, item, row_at(p, item, place), Shape::kTileRows) + lane % 4 * 2;
 #pragma unroll
       for (int d = 0; d < Shape::kDimBlocks; ++d)
-        if (s_rows[row].token >= 0 && d * 8 < p.head_dim)
+        if (s_rows[place].token >= 0 && d * 8 < p.head_dim)
           *reinterpret_cast<float2*>(part + d * 8) = {out[d][2 * h] * factor[h], out[d][2 * h + 1] * factor[h]};
     }
     return;
   }
-  __syncwarp();  // SYNC: this warp has read its q rows for the last time
+  constexpr int kStageRows = Shape::kStageRows, kChunks = Shape::kHeadDim / kChunkElems;
+  const RowInfo& mine = s_rows[first_row + lane % 16];  // whose address this lane hands round
+  const auto address = mine.token >= 0 ? reinterpret_cast<unsigned long long>(out_row<T>(p.output, mine)) : 0;
 #pragma unroll
-  for (int d = 0; d < Shape::kDimBlocks; ++d)
+  for (int begin = 0; begin < 16; begin += kStageRows) {
+    __syncwarp();  // SYNC: what was staged before has been written
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = lane / 4 + 8 * h;
-      const std::uint32_t packed = pack2<T>(out[d][2 * h] * factor[h], out[d][2 * h + 1] * factor[h]);
-      *reinterpret_cast<std::uint32_t*>(s_stage + tile_offset_bytes(row, d, Shape::kHeadDim) + lane % 4 * 4) = packed;
-    }
-  __syncwarp();  // SYNC: the block is staged
-  constexpr int kChunks = Shape::kHeadDim / kChunkElems;
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int d = 0; d < Shape::kDimBlocks; ++d)
+        if (h * 8 >= begin && h * 8 < begin + kStageRows) {
+          const int row = lane / 4 + 8 * h - begin;
+          const std::uint32_t packed = pack2<T>(out[d][2 * h] * factor[h], out[d][2 * h + 1] * factor[h]);
+          *reinterpret_cast<std::uint32_t*>(s_stage + tile_offset_bytes(row, d, Shape::kHeadDim) + lane % 4 * 4) = packed;
+        }
+    __syncwarp();  // SYNC: the rows are staged
 #pragma unroll 4
-  for (int i = lane; i < 16 * kChunks; i += 32) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const RowInfo& info = s_rows[first_row + row];
-    const uint4 packed = *reinterpret_cast<const uint4*>(s_stage + tile_offset_bytes(row, chunk, Shape::kHeadDim));
-    if (info.token >= 0 && chunk * kChunkElems < p.head_dim)
-      store_out_chunk(out_row<T>(p.output, info) + chunk * kChunkElems, packed, p.output.out.aligned);
+    for (int i = lane; i < kStageRows * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const unsigned long long target = __shfl_sync(kAllLanes, address, begin + row);
+      const uint4 packed = *reinterpret_cast<const uint4*>(s_stage + tile_offset_bytes(row, chunk, Shape::kHeadDim));
+      if (target != 0 && chunk * kChunkElems < p.head_dim)
+        store_out_chunk(reinterpret_cast<T*>(target) + chunk * kChunkElems, packed, p.output.out.aligned);
+    }
   }
 }
 
 template <class T, class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
+    attention_rows_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ int s_index, s_n_items;
-  alignas(Item) __shared__ unsigned char work_bytes[sizeof(Item)];  // Item's members have initialisers
-  Item& s_work = *reinterpret_cast<Item*>(work_bytes);
-  auto* const s_places = reinterpret_cast<std::int64_t(*)[2][Shape::kTileKeys]>(smem + Shape::kPlacesAt);
-  auto* const s_rows = reinterpret_cast<RowInfo*>(smem + Shape::kRowsAt);
+  WorkState& s_work = *reinterpret_cast<WorkState*>(smem + Shape::kItemsAt);
+  static_assert(sizeof(WorkState) <= Shape::kItemsBytes);
+  using Loader = TileLoader<T, Shape>;
   const std::uint32_t s_q = smem_address(smem), s_k = s_q + Shape::kKeysAt, s_v = s_q + Shape::kValuesAt;
   const int thread = static_cast<int>(threadIdx.x);
+  const Loader loader{p, reinterpret_cast<const char*(*)[Shape::kChunkKeys]>(smem + Shape::kPlacesAt)};
+  const StoredSoftmaxState<Shape::kThreads> stored{reinterpret_cast<float2*>(smem + Shape::kStateAt)};
   // First row of the warp's block 0; block r is kRowBlockStride rows further.
   const auto warp_row = [] { return static_cast<int>(opaque(threadIdx.x)) / 32 * 16; };
-  if (thread == 0) {
-    s_n_items = p.work.header->n_items;
-    s_index = claim_item(p.work);
+  const auto rows_of = [&](int side) {
+    return reinterpret_cast<RowInfo*>(smem + Shape::kRowsAt + opaque(side) * (Shape::kTileRows * sizeof(RowInfo)));
+  };
+  const auto other = [](int side) { return static_cast<int>(opaque(side)) ^ 1; };
+  const auto item_of = [&](int side) -> Item& { return s_work.items[opaque(side)]; };
+  // Made anew where it is used: kept, it would cost the main loop registers.
+  const auto bias_of = [&](int side) {
+    return make_bias_view<T, Shape>(p, item_of(side), rows_of(side), smem + Shape::kExtraAt);
+  };
+  // The tile after tile `tile` of the item on `side`: its next one, or the first one of the item on the other side.
+  struct Coming {
+    int side, tile;
+  };
+  const auto coming = [&](int side, int tile) -> Coming {
+    const bool is_last = tile <= item_of(side).work.tile_begin;
+    return {side ^ is_last, (is_last ? item_of(other(side)).work.tile_end : tile) - 1};
+  };
+  const auto clear_item = [&](int side) {
+    Item& item = reinterpret_cast<WorkState*>(smem + opaque(Shape::kItemsAt))->items[side];
+    item.work = WorkItem{};
+    item.keys = item.band = Range{0, 0};
+  };
+  const auto load_claimed = [&](int side) {  // by thread 0
+    const int index = first_served_item(p.work, s_work.claimed);
+    if (index < s_work.n_items)
+      item_of(side) = load_item(p, index, Shape::kTileRows);
+    else
+      clear_item(side);
+  };
+  const auto make_rows = [&](int side) {
+    for (int row = static_cast<int>(opaque(threadIdx.x)); row < Shape::kTileRows; row += Shape::kThreads)
+      rows_of(side)[row] = make_row_info(p, item_of(side), row);
+  };
+  const auto copy_queries = [&](int side) {
+    load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, rows_of(side), s_q);
+    if (p.bias.route == Route::kFused)
+      load_rel_rows<T, Shape::kThreads>(p, rows_of(side), Shape::kTileRows, bias_of(side).s_rel);
+  };
+  if (thread == 0) {  // an item without rows and tiles comes first: it brings the first real one
+    s_work.n_items = p.work.header->n_items;
+    s_work.claimed = claim_item(p.work);
+    clear_item(0);
   }
-  for (;;) {
-    __syncthreads();  // SYNC: the previous item is done with shared memory, and s_index is there
-    const int index = s_index;
-    if (index >= s_n_items) return;
-    if (thread == 0) s_work = load_item(p, index, Shape::kTileRows);
-    __syncthreads();  // SYNC: the item is there; everybody has read s_index
-    for (int row = thread; row < Shape::kTileRows; row += Shape::kThreads) s_rows[row] = make_row_info(p, s_work, row);
-    int tile = s_work.work.tile_end - 1;
-    TileLoader<T, Shape> loader{p, s_work, s_places, kNoPage};
-    loader.fetch_page(tile);
-    loader.publish_places(tile);
-    loader.fetch_page(tile - 1);
-    __syncthreads();  // SYNC: rows and the first places are visible
-    load_query_tile<T, Shape::kTileRows, Shape::kHeadDim, Shape::kThreads>(p, s_rows, s_q);
-    // Made anew where it is used: kept, it would cost the main loop registers.
-    const auto bias = [&] { return make_bias_view<T, Shape>(p, s_rows, smem + Shape::kExtraAt); };
-    if (p.bias.route == Route::kFused) load_rel_rows<T, Shape::kThreads>(p, s_rows, Shape::kTileRows, bias().s_rel);
-    if (tile >= s_work.work.tile_begin) {
-      loader.copy(tile, false, s_k);
-      copy_bias_window<T, Shape>(p, s_work, bias(), tile);
-    }
-    cp_async_commit();
-    // The counter's latency hides behind the copies.
-    if (thread == 0) s_index = claim_item(p.work);
+  __syncthreads();  // SYNC: the item is there
 
+#pragma unroll 1
+  for (int side = 0;; side ^= 1) {
     float out[Shape::kRowBlocks][Shape::kDimBlocks][4];
 #pragma unroll
     for (int i = 0; i < Shape::kRowBlocks * Shape::kDimBlocks * 4; ++i)
       out[i / 4 / Shape::kDimBlocks][i / 4 % Shape::kDimBlocks][i % 4] = 0.0f;
-    const StoredSoftmaxState<Shape::kRowBlocks, Shape::kThreads> stored{reinterpret_cast<float2*>(smem + Shape::kStateAt)};
     {
       SoftmaxState<Shape::kRowBlocks> empty;
       empty.clear();
@@ -264,26 +258,57 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
     }
 
 #pragma unroll 1
-    for (; tile >= s_work.work.tile_begin; --tile) {
+    for (int tile = item_of(side).work.tile_end - 1; tile >= item_of(side).work.tile_begin; --tile) {
       float score[Shape::kRowBlocks][Shape::kKeyBlocks][4];
+      // What decides the way through the tile is read before a barrier, so that its latency is part of the wait.
+      const Range tiles{item_of(side).work.tile_begin, item_of(side).work.tile_end};
+      const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
+      const bool with_bias = needs_bias(item_of(side), keys);
       cp_async_wait<0>();
       __syncthreads();  // SYNC: K(t) is here; V(t + 1) has been read
-      loader.copy(tile, true, s_v);
-      cp_async_commit();
-      loader.publish_places(tile - 1);
-      loader.fetch_page(tile - 2);
-      const Range keys{tile * Shape::kTileKeys, (tile + 1) * Shape::kTileKeys};
-      const bool with_bias = needs_bias(s_work, keys);
-      static_for<Shape::kRowBlocks>(
-          [&](auto r) { init_scores(score[r], bias(), warp_row() + r * Shape::kRowBlockStride, keys.begin, with_bias); });
-      multiply_qk<T, Shape>(score, s_q + warp_row() * Shape::kHeadDim * 2, s_k);
-
-      cp_async_wait<0>();
-      __syncthreads();  // SYNC: V(t) and the places of the next tile are here; K(t) has been read
-      if (tile > s_work.work.tile_begin) {
-        loader.copy(tile - 1, false, s_k);
-        copy_bias_window<T, Shape>(p, s_work, bias(), tile - 1);
+      if (tile == tiles.end - 1) {
+        if (thread == 0) load_claimed(other(side));
+        if (tile == tiles.begin) __syncthreads();  // SYNC: the next item is there
       }
+      int pages[Loader::kLookups];
+      if (tile == tiles.begin || Loader::ends_chunk(tile)) {
+        const auto [coming_side, coming_tile] = coming(side, tile);
+        loader.fetch_pages(item_of(coming_side), coming_tile, pages);
+        if (coming_side != side && item_of(coming_side).work.n_rows > 0) make_rows(coming_side);
+      }
+
+      const auto row_of = [&](int r) { return warp_row() + r * Shape::kRowBlockStride; };
+      static_for<Shape::kRowBlocks>([&](auto r) { clear_scores(score[r]); });
+      loader.copy_unaligned(loader.part_of(tile, true, s_v));
+      const auto multiply = [&] {  // V(t) is sent for among the products
+        const typename Loader::Part values = loader.part_of(tile, true, s_v);
+        const char* source = Loader::source(values, 0);
+        multiply_qk<T, Shape>(score, s_q + warp_row() * Shape::kHeadDim * 2, s_k, [&](int step) {
+          constexpr int kStepsPerPass = Shape::kHeadDim / 16 / Loader::kPasses;
+          if (step % kStepsPerPass != 0) return;
+          const int pass = step / kStepsPerPass;
+          Loader::copy_pass(values, pass, source);
+          if (pass + 1 < Loader::kPasses) source = Loader::source(values, pass + 1);
+        });
+      };
+      if (with_bias) {
+        add_bias(score, bias_of(side), keys.begin, row_of);
+        multiply();
+      } else {  // apart, so that the first products need no zeros to be added to
+        multiply();
+      }
+      cp_async_commit();
+
+      const auto [coming_side, coming_tile] = coming(side, tile);
+      const bool masked = needs_mask(item_of(side), keys);
+      cp_async_wait<0>();
+      __syncthreads();  // SYNC: V(t) is here; K(t) and the places of V(t) have been read
+      if (coming_side != side || Loader::ends_chunk(tile)) {
+        loader.publish_places(item_of(coming_side), coming_tile, pages);
+        __syncthreads();  // SYNC: the places of the coming chunk are visible
+      }
+      loader.copy(coming_tile, false, s_k);
+      if (p.bias.route != Route::kNone) copy_bias_window<T, Shape>(p, item_of(coming_side), bias_of(coming_side), coming_tile);
       cp_async_commit();
 
       float scale = p.scale_log2;
@@ -291,24 +316,46 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) attention_rows_kernel(cons
         static_for<Shape::kRowBlocks>([&](auto r) { scale_scores(score[r], scale); });
         scale = 1.0f;
       }
-      if (needs_mask(s_work, keys))
+      if (masked)
         static_for<Shape::kRowBlocks>(
-            [&](auto r) { mask_scores(score[r], s_rows, warp_row() + r * Shape::kRowBlockStride, keys.begin); });
-      SoftmaxState<Shape::kRowBlocks> state = stored.load();
+            [&](auto r) { mask_scores(score[r], p, item_of(side), rows_of(side), row_of(r), keys.begin); });
+      SoftmaxState<Shape::kRowBlocks> state = stored.template load<Shape::kRowBlocks>();
       online_softmax(score, out, state, scale);
       stored.store(state);
       multiply_pv<T, Shape>(out, score, s_v);
     }
-    cp_async_wait<0>();
+    if (item_of(side).work.tile_end <= item_of(side).work.tile_begin) {  // no tile ran: nothing was done for the next item
+      cp_async_wait<0>();
+      __syncthreads();  // SYNC: q has arrived; the item before is done with its side
+      if (thread == 0) load_claimed(other(side));
+      __syncthreads();  // SYNC: the next item is there
+      const int coming_tile = item_of(other(side)).work.tile_end - 1;
+      int pages[Loader::kLookups];
+      loader.fetch_pages(item_of(other(side)), coming_tile, pages);
+      if (item_of(other(side)).work.n_rows > 0) make_rows(other(side));
+      loader.publish_places(item_of(other(side)), coming_tile, pages);
+      __syncthreads();  // SYNC: rows and places are visible
+      loader.copy(coming_tile, false, s_k);
+      copy_bias_window<T, Shape>(p, item_of(other(side)), bias_of(other(side)), coming_tile);
+    }
+    const bool goes_on = item_of(other(side)).work.n_rows > 0;
+    int claimed = 0;
+    if (goes_on && thread == 0) claimed = claim_item(p.work);
+    if (goes_on) copy_queries(other(side));
+    cp_async_commit();
+    __syncthreads();  // SYNC: V(t) of the last tile has been read
 
-    const SoftmaxState<Shape::kRowBlocks> state = stored.load();
+    const SoftmaxState<Shape::kRowBlocks> state = stored.template load<Shape::kRowBlocks>();
     static_for<Shape::kRowBlocks>([&](auto r) {
       const int first_row = warp_row() + r * Shape::kRowBlockStride;
-      if (first_row < s_work.work.n_rows)
-        store_row_block<T, Shape>(p, s_work, s_rows, first_row, out[r], state.max_log2[r], state.sum[r],
-                                  smem + first_row * Shape::kHeadDim * 2);
+      if (item_of(side).work.n_rows > 0 && rows_of(side)[first_row].token >= 0)
+        store_row_block<T, Shape>(p, item_of(side), rows_of(side), first_row, out[r], state.max_log2[r], state.sum[r],
+                                  smem + Shape::kValuesAt + warp_row() * Shape::kStageRows * Shape::kHeadDim * 2 / 16);
     });
+    if (thread == 0) s_work.claimed = claimed;
+    if (!goes_on) break;
   }
+  cp_async_wait<0>();
 }
 
 }  // namespace flashrel::mma

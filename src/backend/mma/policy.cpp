@@ -15,7 +15,8 @@ Route choose_route(const Problem& problem, const Options& options) {
   if (options.route == "score_mod") return Route::kScoreMod;
   if (options.route == "sheared") return Route::kSheared;
   // EVIDENCE (H200, 2026-11-30): few rows, 32 x 8K, 64/8 heads: score_mod 310 us, sheared 360 us. Many rows: see README.md.
-  return uses_keys_kernel(problem, options) || size_of(problem.rel_logits_dtype) == 4 ? Route::kScoreMod : Route::kSheared;
+  const bool few_rows = !choose_kernels(problem, options.deterministic).rows;
+  return few_rows || size_of(problem.rel_logits_dtype) == 4 ? Route::kScoreMod : Route::kSheared;
 }
 
 // Parts to aim at. Few units: one wave of workers. Many: several parts a worker, because a unit's length is a multiple of
@@ -45,9 +46,14 @@ int padded_head_dim(const Problem& problem) {
   }
 }
 
-bool uses_keys_kernel(const Problem& problem, const Options& options) {
-  return !options.deterministic && problem.head_dim <= 128 &&
-         problem.max_seqlen_q * problem.group() <= KeysShape<128>::kTileRows;
+Kernels choose_kernels(const Problem& problem, bool deterministic) {
+  if (problem.head_dim > 128) return {.keys = false, .rows = true};
+  const std::int64_t most_rows = problem.max_seqlen_q * problem.group();
+  // Two tiles of 16 rows read K and V twice, but once from L2: less than a tile of 128 rows costs.
+  if (!deterministic && most_rows <= 2 * KeysShape<128>::kTileRows) return {.keys = true, .rows = false};
+  const bool all_short = most_rows <= KeysShape<128>::kTileRows;
+  const bool all_equal = problem.n_tokens == problem.n_seqs * problem.max_seqlen_q;
+  return {.keys = all_short || deterministic || !all_equal, .rows = !all_short};
 }
 
 std::string supports(const Problem& p, const Device& device, const Options&) {
@@ -67,11 +73,12 @@ std::string supports(const Problem& p, const Device& device, const Options&) {
 
 Policy choose_policy(const Problem& problem, const Device& device, const Options& options) {
   Policy policy;
-  if (uses_keys_kernel(problem, options)) {
+  // With `deterministic` the row tiles, too, must not depend on the batch's bounds.
+  if (!options.deterministic && !choose_kernels(problem, false).rows) {
     policy.name = "keys_16x64";
     policy.tile_rows = KeysShape<128>::kTileRows;
     policy.tile_keys = KeysShape<128>::kTileKeys;
-    policy.n_workers = 3 * device.n_sms;
+    policy.n_workers = KeysShape<128>::kCtasPerSm * device.n_sms;
     policy.min_tiles_per_part = 4;
     policy.fixed_tiles_per_part = 16;
     policy.stages = KeysShape<128>::kSlots / 2;
@@ -79,14 +86,14 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
     policy.name = "rows_64x32";
     policy.tile_rows = RowsShape<256>::kTileRows;
     policy.tile_keys = RowsShape<256>::kTileKeys;
-    policy.n_workers = 2 * device.n_sms;
+    policy.n_workers = RowsShape<128>::kCtasPerSm * device.n_sms;
     policy.min_tiles_per_part = 16;
     policy.fixed_tiles_per_part = 64;
   } else {
     policy.name = "rows_128x64";
     policy.tile_rows = RowsShape<128>::kTileRows;
     policy.tile_keys = RowsShape<128>::kTileKeys;
-    policy.n_workers = 2 * device.n_sms;
+    policy.n_workers = RowsShape<128>::kCtasPerSm * device.n_sms;
     policy.min_tiles_per_part = 8;
     policy.fixed_tiles_per_part = 32;
   }

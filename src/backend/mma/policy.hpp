@@ -14,9 +14,15 @@ inline constexpr int kMaxRelDim = 64;
 
 // head_dim that kernel_rows.cuh is compiled for: the problem's, padded with zeros; 0 when there is none.
 int padded_head_dim(const Problem& problem);
-// Whether the kernel for few rows (kernel_keys.cuh) is used; else kernel_rows.cuh. Not with `deterministic`: max_seqlen_q
-// belongs to the batch, and the two kernels round differently.
-bool uses_keys_kernel(const Problem& problem, const Options& options);
+// Which kernels a call launches. Items of at most KeysShape::kTileRows rows go to kernel_keys.cuh where it is launched, all
+// others to kernel_rows.cuh.
+struct Kernels {
+  bool keys = false, rows = false;
+  bool operator==(const Kernels&) const = default;
+};
+// With `deterministic` the keys kernel takes its items whatever the batch's bounds are, because the two round differently.
+// Without, a batch of equal lengths is spared the second launch.
+Kernels choose_kernels(const Problem& problem, bool deterministic);
 
 std::string supports(const Problem& problem, const Device& device, const Options& options);
 Policy choose_policy(const Problem& problem, const Device& device, const Options& options);

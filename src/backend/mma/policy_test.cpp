@@ -67,16 +67,27 @@ TEST(MmaSupports, EveryHeadDimAndPage) {
 
 TEST(MmaPolicy, FewRowsGoToTheKeysKernel) {
   Problem p = layer();
-  p.max_seqlen_q = 2;  // 2 tokens x 8 heads of a KV head
+  p.max_seqlen_q = 4;  // 4 tokens x 8 heads of a KV head: two tiles
   EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "keys_16x64");
-  p.max_seqlen_q = 3;
+  p.max_seqlen_q = 5;
   EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "rows_128x64");
-  p.max_seqlen_q = 1;
+  p.max_seqlen_q = p.n_tokens = 1;
   p.head_dim = 256;
   EXPECT_EQ(choose_policy(p, gpu(9, 0), {}).name, "rows_64x32");
 }
 
-// The bound of q_len belongs to the batch: with `deterministic` it must not choose the kernel.
+TEST(MmaPolicy, MixedBatchesLaunchBothKernels) {
+  Problem p = layer();
+  EXPECT_EQ(choose_kernels(p, false), (Kernels{.keys = false, .rows = true}));
+  p.n_seqs = 3;  // 8,192 tokens, not all of one sequence
+  EXPECT_EQ(choose_kernels(p, false), (Kernels{.keys = true, .rows = true}));
+  p.max_seqlen_q = 2;  // 2 tokens x 8 heads of a KV head
+  EXPECT_EQ(choose_kernels(p, false), (Kernels{.keys = true, .rows = false}));
+  p.head_dim = 256;
+  EXPECT_EQ(choose_kernels(p, false), (Kernels{.keys = false, .rows = true}));
+}
+
+// The bound of q_len belongs to the batch: with `deterministic` it must choose neither the kernel nor the tiles of a sequence.
 TEST(MmaPolicy, DeterministicTilesDoNotDependOnTheBatch) {
   Options options;
   options.deterministic = true;
@@ -87,6 +98,9 @@ TEST(MmaPolicy, DeterministicTilesDoNotDependOnTheBatch) {
   EXPECT_EQ(decode.tile_rows, prefill.tile_rows);
   EXPECT_EQ(decode.tile_keys, prefill.tile_keys);
   EXPECT_EQ(decode.fixed_tiles_per_part, prefill.fixed_tiles_per_part);
+  EXPECT_EQ(choose_kernels(p, true), (Kernels{.keys = true, .rows = false}));
+  p.max_seqlen_q = 8192;
+  EXPECT_EQ(choose_kernels(p, true), (Kernels{.keys = true, .rows = true}));
 }
 
 TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
@@ -96,7 +110,7 @@ TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
       p.head_dim = head_dim;
       p.max_seqlen_q = q_len;
       const Policy policy = choose_policy(p, gpu(9, 0), {});
-      if (uses_keys_kernel(p, {})) {
+      if (!choose_kernels(p, false).rows) {
         EXPECT_EQ(policy.tile_rows, KeysShape<128>::kTileRows);
         EXPECT_EQ(policy.tile_keys, KeysShape<128>::kTileKeys);
       } else if (head_dim == 256) {
@@ -115,7 +129,7 @@ TEST(MmaPolicy, TilesAreThoseOfTheKernel) {
 
 // The smallest limit of a supported GPU is 99 KiB a block (compute capability 8.6, 8.9, 12.0).
 TEST(MmaShapes, SharedMemoryFitsEveryGpu) {
-  constexpr std::size_t kSmallest = 99 * 1024 - 1024;  // static variables stay below 1 KiB
+  constexpr std::size_t kSmallest = 99 * 1024, kStatic = 1024;  // static variables of the keys kernel stay below 1 KiB
   const auto largest = [](auto shape) {
     using Shape = decltype(shape);
     std::size_t extra = 0;
@@ -128,7 +142,7 @@ TEST(MmaShapes, SharedMemoryFitsEveryGpu) {
   EXPECT_LE(largest(RowsShape<64>{}), kSmallest);
   EXPECT_LE(largest(RowsShape<128>{}), kSmallest);
   EXPECT_LE(largest(RowsShape<256>{}), kSmallest);
-  EXPECT_LE(largest(KeysShape<128>{}), kSmallest);
+  EXPECT_LE(largest(KeysShape<128>{}) + kStatic, kSmallest);
   // CTAs that share the 228 KiB of an H100's SM, 1 KiB each reserved.
   constexpr std::size_t kOwn = 1024 + 256, kHopper = 228 * 1024;
   const auto typical = [](auto shape) {

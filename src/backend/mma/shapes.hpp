@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "base/int_math.hpp"
 #include "base/types.hpp"
 
 namespace flashrel::mma {
@@ -12,12 +13,15 @@ template <int kDim>
 struct RowsShape {
   static constexpr int kHeadDim = kDim;
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kCtasPerSm = 2;
   // EVIDENCE: 32 rows a warp halve the shared-memory reads of K and V a product; head_dim 256 has registers for 16 only.
   static constexpr int kRowBlocks = kDim == 256 ? 1 : 2;  // of 16 rows, a warp
   static constexpr int kRowBlockStride = 16 * kWarps;     // rows between the blocks of a warp
   static constexpr int kTileRows = 16 * kWarps * kRowBlocks;
   static constexpr int kTileKeys = kDim == 256 ? 32 : 64;
   static constexpr int kKeyBlocks = kTileKeys / 8, kDimBlocks = kDim / 8;
+  static constexpr int kChunkTiles = 4;  // whose key rows are looked up at once
+  static constexpr int kChunkKeys = kChunkTiles * kTileKeys;
   static constexpr int kBiasKeys = kTileKeys;  // whose bias is made at once
   static constexpr bool kHasWindows = true;    // bias windows travel with K (gpu/bias_window.cuh)
   static constexpr int kWindowRows = kTileRows + kTileKeys;
@@ -25,9 +29,13 @@ struct RowsShape {
   static constexpr int kKeysAt = kTileRows * kDim * 2;
   static constexpr int kValuesAt = kKeysAt + kTileKeys * kDim * 2;
   static constexpr int kPlacesAt = kValuesAt + kTileKeys * kDim * 2;
-  static constexpr int kRowsAt = kPlacesAt + 2 * 2 * kTileKeys * 8;
-  static constexpr int kStateAt = kRowsAt + kTileRows * 32;
-  static constexpr int kExtraAt = kStateAt + kRowBlocks * 2 * kThreads * 8;
+  static constexpr int kRowsAt = kPlacesAt + 2 * kChunkKeys * 8;
+  static constexpr int kStateAt = kRowsAt + 2 * kTileRows * 16;
+  static constexpr int kItemsAt = kStateAt + kRowBlocks * 2 * kThreads * 8;
+  static constexpr int kItemsBytes = 384;
+  static constexpr int kExtraAt = kItemsAt + kItemsBytes;
+
+  static constexpr int kStageRows = min_of(16, kTileKeys / kWarps);  // output rows that fit a warp's share of the V buffer
 };
 
 // Few rows: 4 warps share 16 rows and split the keys of a tile.
@@ -35,6 +43,7 @@ template <int kDim>
 struct KeysShape {
   static constexpr int kHeadDim = kDim;
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kCtasPerSm = 3;
   static constexpr int kTileRows = 16;
   static constexpr int kWarpKeys = 16;  // keys of a tile that one warp owns
   static constexpr int kTileKeys = kWarpKeys * kWarps;
@@ -49,7 +58,7 @@ struct KeysShape {
   static constexpr int kMergeBytes = kWarps * kTileRows * (kMergeStride + 2) * 4;
   static constexpr int kQueriesAt = kRingBytes;
   static constexpr int kRowsAt = kQueriesAt + kTileRows * kDim * 2;
-  static constexpr int kExtraAt = kRowsAt + kTileRows * 32;
+  static constexpr int kExtraAt = kRowsAt + kTileRows * 16;
   static_assert(kMergeBytes <= kRingBytes);
 };
 
