@@ -22,7 +22,7 @@ build() {
   for name in gpu_tests revealing poison metamorphic offsets; do
     if [ -x "$root/build-gpu/tests/$name" ]; then cp "$root/build-gpu/tests/$name" "$kit"; fi
   done
-  if [ -f "$root/tools/bench_peers.py" ]; then cp "$root/tools/bench_peers.py" "$kit"; fi
+  cp "$root/tools/bench_peers.py" "$root/tools/bench_decode.py" "$kit"
   cp "$root"/tests/golden/*.safetensors "$kit/golden"
   git -C "$root" rev-parse --short HEAD >"$kit/commit"
   find "$kit" -maxdepth 1 -type f -perm -u+x ! -name '*.sh' ! -name '*.py' -exec strip {} +
@@ -58,7 +58,9 @@ run() {
   for section in $sections; do
     case $section in
       golden) for b in $(backends); do step "golden_$b" "$kit/flashrel" check "$kit"/golden/*.safetensors --backend "$b"; done ;;
-      conformance) for b in $(backends); do step "conformance_$b" "$kit/flashrel" verify --backend "$b"; done ;;
+      conformance)
+        for b in $(backends); do step "conformance_$b" "$kit/flashrel" verify --cases conformance decode --backend "$b"; done
+        ;;
       tests)
         for name in gpu_tests revealing poison metamorphic offsets; do
           if [ -x "$kit/$name" ]; then step "$name" "$kit/$name"; fi
@@ -76,7 +78,10 @@ run() {
           step "bench_$b" "$kit/flashrel" bench --backend "$b" --json "$out/bench_$b.json" --note "commit $(cat "$kit/commit")"
         done
         ;;
-      peers) if [ -f "$kit/bench_peers.py" ]; then step peers python3 "$kit/bench_peers.py" --lib "$kit/libflashrel.so"; fi ;;
+      peers)
+        step peers python3 "$kit/bench_peers.py" --lib "$kit/libflashrel.so"
+        step decode python3 "$kit/bench_decode.py" --lib "$kit/libflashrel.so" --peers cudnn --json "$out/decode.json"
+        ;;
       *) echo "section: got $section" >&2 && exit 2 ;;
     esac
   done
