@@ -46,6 +46,10 @@ endfunction()
 function(flashrel_set_up_cuda target architectures)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v --expt-relaxed-constexpr -lineinfo>)
+  # A fifth of the size; drivers since CUDA 12.4 unpack it.
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+  endif()
   target_include_directories(${target} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
 endfunction()
