@@ -8,7 +8,8 @@ Peers: cudnn, flash = SDPA by cuDNN and by FLASH_ATTENTION without bias (contend
 and unwindowed), flex = FlexAttention with the bias gathered by its score_mod from rel_logits (their production is timed as a line of its own).
 --fa4 FOLDER, made by tools/fa4_peer.py: vLLM's operator on Hopper, FlashAttention-4 with its score_mod, from rel_logits as well.
 burst = one launch after 25 ms of idle; sustained = back to back, second half counted. Runs are interleaved in random order;
-medians, useful FLOP only. Needs a CUDA GPU and PyTorch.
+medians, useful FLOP only. Cycles are those of an SM's clock over a call, two empty launches included. Several builds can be
+compared: --lib old=a/libflashrel.so --lib new=b/libflashrel.so. Needs a CUDA GPU and PyTorch.
 """
 import argparse
 import ctypes as c
@@ -128,13 +129,22 @@ def make_inputs(case):
     )  # fmt: skip
 
 
+def with_mode(x, mode):
+    """The tensors of a call in a bias mode: none, fused, logits or logits32 (rel_logits in float32)."""
+    tensors = {name: t for name, t in x.items() if mode == "fused" or not name.startswith("rel")}
+    if mode.startswith("logits"):
+        logits = torch.einsum("thd,de->the", x["rel"], x["rel_proj"])
+        tensors["rel_logits"] = logits.float() if mode == "logits32" else logits
+    return tensors
+
+
 def sequence(case, x, i):
     """K and V of sequence i as (kv_len, n_kv_heads, head_dim)."""
     pages = x["block_table"][i, : math.ceil(case.kv[i] / case.page)].long()
     return [x[name][pages].flatten(0, 1)[: case.kv[i]] for name in ("k_cache", "v_cache")]
 
 
-def worst_error(case, x, bias):
+def worst_error(case, x):
     """Largest relative error of a row, over sampled rows of three sequences."""
     worst, group = 0.0, case.heads // case.kv_heads
     for i in sorted({0, len(case.q) // 2, len(case.q) - 1}):
@@ -145,8 +155,11 @@ def worst_error(case, x, bias):
         hidden = (dist < 0) | (dist >= (case.window or 1 << 40))
         for h in range(0, case.heads, max(1, case.heads // 8)):
             s = x["q"][begin + rows, h].double() @ k[:, h // group].T * case.scale
-            if bias:
-                logits = x["rel"][begin + rows, h].double() @ x["rel_proj"].double()
+            if "rel_logits" in x or "rel" in x:
+                if "rel" in x:
+                    logits = x["rel"][begin + rows, h].double() @ x["rel_proj"].double()
+                else:
+                    logits = x["rel_logits"][begin + rows, h].double()
                 s += torch.where((dist >= 0) & (dist < case.extent), logits.gather(1, dist.clamp(0, case.extent - 1)), 0.0)
             truth = s.masked_fill(hidden, -math.inf).softmax(-1) @ v[:, h // group]
             error = (x["out"][begin + rows, h].double() - truth).norm(dim=1) / truth.norm(dim=1)
@@ -192,27 +205,26 @@ def fa4_calls(case, x, folder):
     return {"fa4 with bias": lambda: run(*tensors, logits, x["out"], case.scale)}
 
 
-def calls_of(case, x, lib, options, failures):
-    backends, peers = options.backends.split(","), options.peers.split(",")
-    calls = {}
-    with_bias = {name: t for name, t in x.items()}
-    without = {name: t for name, t in x.items() if not name.startswith("rel")}
-    for backend in backends:
-        for mode, tensors in (("none", without), ("fused", with_bias)):
-            name = f"{backend} {mode}"
-            try:
-                call = FlashRel(lib, backend, case, tensors)
-            except RuntimeError as error:
-                print(f"{case.name}: {name}: {error}")
-                continue
-            x["out"].fill_(math.nan)
-            call.launch()
-            torch.cuda.synchronize()
-            error = worst_error(case, x, mode == "fused")
-            print(f"{case.name}: {name}: worst row error {error:.1e}", flush=True)
-            if not error < 1e-2:
-                failures.append(f"{case.name}: {name}: {error:.1e}")
-            calls[name] = call.launch
+def calls_of(case, x, libs, options, failures):
+    calls, peers = {}, options.peers.split(",")
+    for mode in options.modes.split(","):
+        tensors = with_mode(x, mode)
+        for backend in options.backends.split(","):
+            for lib_name, lib in libs.items():
+                name = f"{lib_name} {backend} {mode}".strip()
+                try:
+                    call = FlashRel(lib, backend, case, tensors)
+                except RuntimeError as error:
+                    print(f"{case.name}: {name}: {error}")
+                    continue
+                x["out"].fill_(math.nan)
+                call.launch()
+                torch.cuda.synchronize()
+                error = worst_error(case, tensors)
+                print(f"{case.name}: {name}: worst row error {error:.1e}", flush=True)
+                if not error < 1e-2:
+                    failures.append(f"{case.name}: {name}: {error:.1e}")
+                calls[name] = call.launch
     if case.square():
         view = lambda t: t.transpose(0, 1)[None].contiguous()
         qs, (ks, vs) = view(x["q"]), (view(t) for t in sequence(case, x, 0))
@@ -243,22 +255,56 @@ def event():
     return torch.cuda.Event(enable_timing=True)
 
 
+READ_CLOCK = """
+extern "C" __global__ void read_clock(long long* clocks) {
+  unsigned sm;
+  asm("mov.u32 %0, %smid;" : "=r"(sm));
+  clocks[sm] = clock64();
+}
+"""
+
+
+class Stopwatch:
+    """Milliseconds of a call, and the cycles that the SMs' clocks counted meanwhile (the median of the SMs)."""
+
+    def __init__(self):
+        self.n_sms = torch.cuda.get_device_properties(0).multi_processor_count
+        self.kernel = torch.cuda._compile_kernel(READ_CLOCK, "read_clock")
+        self.clocks = torch.zeros(2, self.n_sms, dtype=torch.int64, device=DEVICE)
+
+    def read_clocks(self, i):
+        self.kernel(grid=(self.n_sms, 1, 1), block=(32, 1, 1), args=(self.clocks[i],))
+
+    def time(self, call):
+        torch.cuda._sleep(2000000)  # hides the launch latency
+        begin, end = event(), event()
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    def cycles(self, call):
+        torch.cuda._sleep(2000000)
+        self.read_clocks(0)
+        call()
+        self.read_clocks(1)
+        torch.cuda.synchronize()
+        return float((self.clocks[1] - self.clocks[0]).double().median())
+
+
 def time_calls(calls, n_burst, sustained_ms):
-    burst, sustained = {n: [] for n in calls}, {n: [] for n in calls}
-    for name, call in calls.items():
+    watch = Stopwatch()
+    burst, cycles, sustained = ({n: [] for n in calls} for _ in range(3))
+    for call in calls.values():
         for _ in range(3):
             call()
     for _ in range(n_burst):
         for name in random.sample(list(calls), len(calls)):
             torch.cuda.synchronize()
             time.sleep(0.025)
-            torch.cuda._sleep(2000000)  # hides the launch latency
-            begin, end = event(), event()
-            begin.record()
-            calls[name]()
-            end.record()
-            end.synchronize()
-            burst[name].append(begin.elapsed_time(end))
+            burst[name].append(watch.time(calls[name]))
+            cycles[name].append(watch.cycles(calls[name]))
     for name in random.sample(list(calls), len(calls)) if sustained_ms else []:
         n = max(10, min(int(sustained_ms / median(burst[name])), 2000))
         marks = [event() for _ in range(n + 1)]
@@ -269,7 +315,7 @@ def time_calls(calls, n_burst, sustained_ms):
             marks[i + 1].record()
         torch.cuda.synchronize()
         sustained[name] = [marks[i].elapsed_time(marks[i + 1]) for i in range(n // 2, n)]
-    return burst, sustained
+    return burst, cycles, sustained
 
 
 def median(values):
@@ -278,7 +324,8 @@ def median(values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lib", required=True, help="path of libflashrel.so")
+    parser.add_argument("--lib", required=True, action="append", help="path of libflashrel.so, or NAME=PATH; repeatable")
+    parser.add_argument("--modes", default="none,fused,logits", help="none, fused, logits, logits32")
     parser.add_argument("--backends", default="sm90,mma")
     parser.add_argument("--peers", default="cudnn,flash,flex")
     parser.add_argument("--fa4", help="folder of tools/fa4_peer.py")
@@ -287,25 +334,28 @@ def main():
     parser.add_argument("--sustained-ms", type=float, default=300, help="0 = bursts only")
     parser.add_argument("--json", help="also write the rows to this file")
     options = parser.parse_args()
-    lib = c.CDLL(options.lib)
-    lib.flashrel_last_error.restype = c.c_char_p
+    libs = {}
+    for text in options.lib:
+        name, _, path = text.rpartition("=")
+        libs[name] = c.CDLL(path)
+        libs[name].flashrel_last_error.restype = c.c_char_p
     words = [w for w in options.cases.split(",") if w]
     failures, rows = [], []
     for case in CASES:
         if words and not any(w in case.name for w in words):
             continue
         x = make_inputs(case)
-        calls = calls_of(case, x, lib, options, failures)
-        burst, sustained = time_calls(calls, options.bursts, options.sustained_ms)
+        calls = calls_of(case, x, libs, options, failures)
+        burst, cycles, sustained = time_calls(calls, options.bursts, options.sustained_ms)
         for name in calls:
             low, mid, high, steady = min(burst[name]), median(burst[name]), max(burst[name]), median(sustained[name])
             rows.append(dict(case=case.name, call=name, burst_ms=mid, burst_min=low, burst_max=high, sustained_ms=steady,
-                             tflops=case.flop() / mid / 1e9))  # fmt: skip
+                             cycles=median(cycles[name]), tflops=case.flop() / mid / 1e9))  # fmt: skip
     print(f"\n{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    print(f"{'case':32s} {'call':24s} {'burst ms':>9s} {'(min - max)':>17s} {'TFLOP/s':>8s} {'sustained':>9s}")
+    print(f"{'case':32s} {'call':24s} {'burst ms':>9s} {'(min - max)':>17s} {'TFLOP/s':>8s} {'kcycles':>8s} {'sustained':>9s}")
     for r in rows:
         spread = f"({r['burst_min']:.3f} - {r['burst_max']:.3f})"
-        print(f"{r['case']:32s} {r['call']:24s} {r['burst_ms']:9.4f} {spread:>17s} {r['tflops']:8.1f} {r['sustained_ms']:9.4f}")
+        print(f"{r['case']:32s} {r['call']:24s} {r['burst_ms']:9.4f} {spread:>17s} {r['tflops']:8.1f} {r['cycles'] / 1e3:8.0f} {r['sustained_ms']:9.4f}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump(rows, file, indent=1)
