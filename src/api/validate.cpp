@@ -213,7 +213,8 @@ Status validate(const Args& args, Call& call) {
   FLASHREL_RETURN_IF_ERROR(read_bias_tensors(args, call.problem));
   FLASHREL_RETURN_IF_ERROR(check_no_overlap(args));
   call.problem.strides = read_strides(args);
-  call.problem.input_alignment = common_alignment({args.q.data, args.k_cache.data, args.v_cache.data, args.rel.data});
+  call.problem.input_alignment =
+      common_alignment({args.q.data, args.k_cache.data, args.v_cache.data, args.rel.data, args.rel_logits.data});
   call.tensors = read_pointers(args);
   return {};
 }

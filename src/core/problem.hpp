@@ -51,7 +51,8 @@ struct Problem {
   std::int64_t rel_zero = 0;
 
   Strides strides;
-  int input_alignment = 16;  // bytes: the largest power of two up to 16 that divides the addresses of q, K, V and rel
+  int input_alignment =
+      16;  // bytes: the largest power of two up to 16 that divides the addresses of q, K, V, rel and rel_logits
 
   int group() const { return n_q_heads / n_kv_heads; }
   bool operator==(const Problem&) const = default;

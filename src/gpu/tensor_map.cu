@@ -25,6 +25,11 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
+CUtensorMapDataType map_type(DType dtype) {
+  if (dtype == DType::kFloat32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
 }  // namespace
 
 Status make_tensor_map(const char* name, const void* data, DType dtype, std::initializer_list<MapDim> dims, Swizzle swizzle,
@@ -43,15 +48,15 @@ Status make_tensor_map(const char* name, const void* data, DType dtype, std::ini
     box[rank] = static_cast<cuuint32_t>(dim.box);
     steps[rank] = 1;
     // A dimension of size 1 may come with any stride: it is never used, but must look right.
-    if (rank > 0) strides[rank - 1] = dim.size == 1 ? kTmaAlignBytes : static_cast<cuuint64_t>(dim.stride_elems) * 2;
+    if (rank > 0)
+      strides[rank - 1] = dim.size == 1 ? kTmaAlignBytes : static_cast<cuuint64_t>(dim.stride_elems) * size_of(dtype);
     ++rank;
   }
-  const CUresult result =
-      encode(&map, dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle == Swizzle::k128Bytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             fetch == L2Fetch::k256Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(
+      &map, map_type(dtype), static_cast<cuuint32_t>(rank), const_cast<void*>(data), sizes, strides, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle == Swizzle::k128Bytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+      fetch == L2Fetch::k256Bytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     return runtime_error(std::string("cuTensorMapEncodeTiled(") + name + "): error " + std::to_string(result));
   return {};

@@ -24,7 +24,7 @@ enum class L2Fetch { k256Bytes, kSectors };
 // TMA's limits, for supports(): strides are multiples of 16 bytes below 2^40, sizes are at most 2^32.
 inline constexpr int kTmaAlignBytes = 16;
 
-// Innermost dimension first; two to five dimensions of a 16-bit type. `name` is for the error text.
+// Innermost dimension first; two to five dimensions of bfloat16, float16 or float32. `name` is for the error text.
 Status make_tensor_map(const char* name, const void* data, DType dtype, std::initializer_list<MapDim> dims, Swizzle swizzle,
                        CUtensorMap& map, L2Fetch fetch = L2Fetch::k256Bytes);
 

@@ -23,11 +23,12 @@ int choose_target_parts(const Problem& problem, int n_sms) {
   // Slightly fewer parts than slots: units of equal length that nearly fill a wave stay whole.
   const auto waves = [n_sms](int n) { return max_of(1, n * n_sms * 9 / 10); };
   if (units < n_sms) return waves(1);
-  // Rows of much context cost all the same, so a second wave that is mostly empty doubles the time. Causal triangles do not
-  // have this: their short units come last and fill the gaps.
-  const bool even_cost = problem.max_seqlen_k >= 2 * problem.max_seqlen_q;
-  if (units > n_sms && units < 2 * n_sms && even_cost) return waves(2);
-  return 0;
+  // Causal triangles are not cut: their short units come last and fill the gaps.
+  const bool much_context = problem.max_seqlen_k >= 2 * problem.max_seqlen_q;
+  if (!much_context || units == n_sms) return 0;
+  // Rows of much context cost all the same, so a second wave that is mostly empty doubles the time. And in a batch one row of
+  // a long sequence among many short ones may cost as much as all that a CTA does.
+  return units < 2 * n_sms || problem.n_seqs > 1 ? waves(2) : 0;
 }
 
 std::string_view decode_name(int rows) {
@@ -59,7 +60,8 @@ Policy choose_decode(const Problem& problem, const Device& device) {
 
 bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
-  if (rows == 0 || options.deterministic) return false;
+  if (rows == 0 || options.deterministic || problem.bias == BiasMode::kLogits) return false;
+  if (is_clamped(problem.band)) return false;
   return problem.bias != BiasMode::kFused || rows / problem.group() <= decode::max_tile_tokens(rows);
 }
 
@@ -75,7 +77,8 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
   policy.target_parts = choose_target_parts(problem, policy.n_workers);
   policy.min_tiles_per_part = kMinTilesPerPart;
   policy.fixed_tiles_per_part = 32;
-  policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
+  constexpr Route kRoutes[] = {Route::kNone, Route::kSheared, Route::kFused};  // of BiasMode
+  policy.route = kRoutes[static_cast<int>(problem.bias)];
   policy.stages = prefill::kStages;
   policy.cost = {9, 0.9, 0.7};
   return policy;

@@ -17,6 +17,9 @@ bool takes_decode(const Problem& problem, const Options& options);
 // The kernel that a plan was made for.
 bool is_decode(const Policy& policy);
 
+// rel_edge = clamp: every distance reads the table.
+constexpr bool is_clamped(Range band) { return band.begin == -kFar && band.end == kFar; }
+
 // "" or the sentence that names what it cannot serve.
 std::string supports(const Problem& problem, const Device& device, const Options& options);
 Policy choose_policy(const Problem& problem, const Device& device, const Options& options);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/sm90/decode/tiles.hpp"
+#include "backend/sm90/prefill/logits.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
 
@@ -66,6 +67,9 @@ TEST(Sm90Supports, ServesTheModelsOwnLayers) {
     p.n_kv_heads = p.n_q_heads / group;
     EXPECT_EQ(supports(p, h200(), {}), "");
   }
+  Problem clamped = prefill();
+  clamped.band = {-kFar, kFar};
+  EXPECT_EQ(supports(clamped, h200(), {}), "");
   for (int page_size : {8, 24, 64, 100 * 8}) {
     Problem p = prefill();
     p.page_size = page_size;
@@ -82,15 +86,13 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
   const Refused cases[] = {
       {"dtype: got float32,", [](Problem& p) { p.dtype = DType::kFloat32; }},
       {"head_dim: got 96,", [](Problem& p) { p.head_dim = 96; }},
-      {"rel_logits: got a bias in mode logits,", [](Problem& p) { p.bias = BiasMode::kLogits; }},
       {"n_q_heads / n_kv_heads: got 32,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_kv_heads = 2; }},
       {"n_q_heads / n_kv_heads: got 2,", [](Problem& p) { p.n_kv_heads = 32; }},
       {"n_q_heads / n_kv_heads: got 3,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_q_heads = 24; }},
       {"d_rel: got 17,", [](Problem& p) { p.d_rel = 17; }},
       {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = prefill::kMaxExtent + 1; }},
-      {"q, k_cache, v_cache, rel: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
-      {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
-      {"rel_zero: got -1073741824,", [](Problem& p) { p.rel_zero = -kMaxLength; }},
+      {"q, k_cache, v_cache, rel, rel_logits: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
+      {"rel_zero: got -536870912,", [](Problem& p) { p.rel_zero = -prefill::kMaxRelZero; }},
       {"page_size: got 12,", [](Problem& p) { p.page_size = 12; }},
       {"k_cache pages: got 1073741824,", [](Problem& p) { p.n_pages = kMaxLength; }},
       {"softmax_scale: got 0.000000,", [](Problem& p) { p.softmax_scale = 0; }},
@@ -114,6 +116,69 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
     device.capability_minor = minor;
     EXPECT_EQ(supports(prefill(), device, {}).rfind("device: got compute capability", 0), 0u);
   }
+}
+
+// vLLM's call: rel_logits of the model's own type, or float32.
+Problem prefill_with_logits() {
+  Problem p = prefill();
+  p.bias = BiasMode::kLogits;
+  p.d_rel = 0;
+  p.strides.rel_token = p.strides.rel_head = p.strides.rel_proj_row = 0;
+  p.strides.rel_logits_token = 64 * 1024;
+  p.strides.rel_logits_head = 1024;
+  return p;
+}
+
+TEST(Sm90Supports, ServesLogitsOfAnyGroupAndExtent) {
+  for (int group : {1, 2, 4, 8, 16})
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+      Problem p = prefill_with_logits();
+      p.n_kv_heads = p.n_q_heads / group;
+      p.rel_logits_dtype = dtype;
+      EXPECT_EQ(supports(p, h200(), {}), "");
+      EXPECT_EQ(choose_policy(p, h200(), {}).route, Route::kSheared);
+      p.strides.rel_logits_token = 0;
+      p.rel_extent = 100000;
+      EXPECT_EQ(supports(p, h200(), {}), "");
+    }
+}
+
+// Decode has neither rel_logits nor an edge that clamps: `auto` leaves such short queries to mma.
+TEST(Sm90Supports, AutoTurnsShortQueriesAwayThatDecodeHasNotGot) {
+  Problem logits = prefill_with_logits(), clamped = prefill();
+  clamped.band = {-kFar, kFar};
+  for (Problem p : {logits, clamped}) {
+    p.max_seqlen_q = 1;
+    Options options;
+    EXPECT_EQ(supports(p, h200(), options).rfind("max_seqlen_q: got 1,", 0), 0u);
+    options.backend = "sm90";
+    EXPECT_EQ(supports(p, h200(), options), "");
+    EXPECT_FALSE(is_decode(choose_policy(p, h200(), options)));
+  }
+}
+
+TEST(Sm90Supports, EveryRefusalOfLogitsNamesItsArgument) {
+  struct Refused {
+    const char* expected;
+    std::function<void(Problem&)> change;
+  };
+  const Refused cases[] = {
+      {"rel_logits stride of a head: got 100,", [](Problem& p) { p.strides.rel_logits_head = 100; }},
+      {"rel_logits stride of a head: got 0,", [](Problem& p) { p.strides.rel_logits_head = 0; }},
+      {"rel_logits stride of a token: got 6401,", [](Problem& p) { p.strides.rel_logits_token = 6401; }},
+      {"rel_logits stride of a token: got -65536,", [](Problem& p) { p.strides.rel_logits_token = -65536; }},
+      {"rel_edge: got clamp,", [](Problem& p) { p.band = {-kFar, kFar}; }},
+      {"rel_zero: got 536870912,", [](Problem& p) { p.rel_zero = prefill::kMaxRelZero; }},
+  };
+  for (const Refused& refused : cases) {
+    Problem p = prefill_with_logits();
+    refused.change(p);
+    const std::string reason = supports(p, h200(), {});
+    EXPECT_EQ(reason.rfind(refused.expected, 0), 0u) << "got '" << reason << "', expected '" << refused.expected << "'";
+  }
+  Options options;
+  options.route = "score_mod";
+  EXPECT_EQ(supports(prefill_with_logits(), h200(), options).rfind("route: got score_mod, sm90 needs sheared", 0), 0u);
 }
 
 TEST(Sm90Supports, SingletonDimensionsMayHaveAnyStride) {
@@ -182,6 +247,37 @@ TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {
   EXPECT_LT(target(512, 512, 8, 1), 132);
   EXPECT_GT(target(2304, 32768, 8, 1), 132) << "144 equal units would take two waves";
   EXPECT_EQ(target(2304, 2304, 8, 1), 0) << "short units fill the gaps of a causal triangle";
+}
+
+// One row on 128K keys in a batch of prefills is cut; the prefills are not.
+TEST(Sm90Policy, ALongDecodeRowAmongPrefillsIsCut) {
+  Problem p = prefill();
+  p.n_seqs = 9;
+  p.n_tokens = 8 * 2048 + 1;
+  p.max_seqlen_q = 2048;
+  p.max_seqlen_k = 131072;
+  const Policy policy = choose_policy(p, h200(), {});
+  ScheduleShape shape;
+  shape.n_seqs = p.n_seqs;
+  shape.n_kv_heads = p.n_kv_heads;
+  shape.group = p.group();
+  shape.tile_rows = policy.tile_rows;
+  shape.tile_keys = policy.tile_keys;
+  shape.visible = p.visible;
+  shape.target_parts = policy.target_parts;
+  shape.min_tiles_per_part = policy.min_tiles_per_part;
+  int decode_parts = 0, longest = 0;
+  const auto lengths_of = [](int seq) { return seq == 4 ? Lengths{1, 131072} : Lengths{2048, 2048}; };
+  build_schedule(shape, lengths_of, [&](const WorkItem& item) {
+    longest = max_of(longest, item.tile_end - item.tile_begin);
+    if (item.seq == 4) decode_parts = item.n_parts;
+    if (item.seq != 4) {
+      EXPECT_EQ(item.n_parts, 1);
+    }
+  });
+  EXPECT_GE(decode_parts, 4);
+  const std::int64_t tiles_per_cta = batch_tiles(shape, lengths_of) / 132;
+  EXPECT_LE(longest, tiles_per_cta) << "else one CTA works while the others wait";
 }
 
 // 128 equal units on 132 SMs are nearly one wave: they must stay whole.

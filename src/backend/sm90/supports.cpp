@@ -4,6 +4,7 @@
 
 #include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/policy.hpp"
+#include "backend/sm90/prefill/logits.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 
 namespace flashrel::sm90 {
@@ -20,14 +21,18 @@ std::string refusal(const char* argument, std::int64_t found, const std::string&
 struct Stride {
   const char* name;
   std::int64_t size, elems;  // of the dimension that it steps through
+  int elem_bytes = 2;
 };
 
 // TMA addresses rows in units of 16 bytes and takes strides below 2^40 bytes. A dimension of size 1 may carry any stride.
 std::string check_strides(const Problem& p) {
   const Strides& s = p.strides;
-  const bool fused = p.bias == BiasMode::kFused;
+  const bool fused = p.bias == BiasMode::kFused, logits = p.bias == BiasMode::kLogits;
+  const int logit_bytes = static_cast<int>(size_of(p.rel_logits_dtype));
+  const bool broadcast = s.rel_logits_token == 0;
   if (p.input_alignment < 16)
-    return refusal("q, k_cache, v_cache, rel", "an address aligned to " + std::to_string(p.input_alignment) + " bytes", "16");
+    return refusal("q, k_cache, v_cache, rel, rel_logits",
+                   "an address aligned to " + std::to_string(p.input_alignment) + " bytes", "16");
   const std::initializer_list<Stride> strides = {
       {"q stride of a token", p.n_tokens, s.q_token},
       {"q stride of a head", p.n_q_heads, s.q_head},
@@ -39,11 +44,16 @@ std::string check_strides(const Problem& p) {
       {"v_cache stride of a head", p.n_kv_heads, s.v_head},
       {"rel stride of a token", fused ? p.n_tokens : 1, s.rel_token},
       {"rel stride of a head", fused ? p.n_q_heads : 1, s.rel_head},
+      {"rel_logits stride of a token", logits && !broadcast ? p.n_tokens : 1, s.rel_logits_token, logit_bytes},
+      {"rel_logits stride of a head", logits ? p.n_q_heads : 1, s.rel_logits_head, logit_bytes},
   };
-  constexpr std::int64_t kUnit = 8, kLimit = std::int64_t{1} << 39;  // elements
-  for (const Stride& stride : strides)
-    if (stride.size > 1 && (stride.elems <= 0 || stride.elems % kUnit != 0 || stride.elems >= kLimit))
-      return refusal(stride.name, stride.elems, "a positive multiple of 8 elements below 2^39");
+  constexpr std::int64_t kLimitBytes = std::int64_t{1} << 40;
+  for (const Stride& stride : strides) {
+    const int unit = 16 / stride.elem_bytes;
+    if (stride.size > 1 && (stride.elems <= 0 || stride.elems % unit != 0 || stride.elems >= kLimitBytes / stride.elem_bytes))
+      return refusal(stride.name, stride.elems,
+                     "a positive multiple of " + std::to_string(unit) + " elements below 2^40 bytes");
+  }
   // The head travels inside a 32-bit coordinate (kernel_params.hpp).
   constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - prefill::kHeadDim;
   for (const auto& [name, stride] : {std::pair{"k_cache stride of a head", s.k_head}, {"v_cache stride of a head", s.v_head}})
@@ -52,15 +62,24 @@ std::string check_strides(const Problem& p) {
   return "";
 }
 
+std::string check_band(const Problem& p) {
+  if (std::abs(p.rel_zero) >= prefill::kMaxRelZero) return refusal("rel_zero", p.rel_zero, "a magnitude below 2^29");
+  return "";
+}
+
+std::string check_logits(const Problem& p, const Options& options) {
+  if (options.route == "score_mod") return refusal("route", "score_mod", "sheared");
+  if (is_clamped(p.band)) return refusal("rel_edge", "clamp", "zero with rel_logits");
+  return check_band(p);
+}
+
 std::string check_fused(const Problem& p, bool decode) {
   if (!decode && p.group() != 4 && p.group() != 8 && p.group() != 16)
     return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
   if (p.d_rel > prefill::kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
   if (!decode && p.rel_extent > prefill::kMaxExtent)
     return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(prefill::kMaxExtent));
-  if (p.band.begin == -kFar && p.band.end == kFar) return refusal("rel_edge", "clamp", "zero");
-  if (std::abs(p.rel_zero) >= kMaxLength) return refusal("rel_zero", p.rel_zero, "a magnitude below 2^30");
-  return "";
+  return check_band(p);
 }
 
 }  // namespace
@@ -74,11 +93,19 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
   if (p.head_dim != prefill::kHeadDim) return refusal("head_dim", p.head_dim, "128");
-  if (p.bias == BiasMode::kLogits) return refusal("rel_logits", "a bias in mode logits", "mode none or fused");
   const bool decode = takes_decode(p, options);
+  if (p.bias == BiasMode::kLogits)
+    if (std::string reason = check_logits(p, options); !reason.empty()) return reason;
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p, decode); !reason.empty()) return reason;
   if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
+  // Decode has no rel_logits and no edge clamp. The prefill kernel serves such short queries, but slower than mma; so only
+  // `auto` turns them away, and not from a deterministic call, whose result must not change its backend with a neighbour's
+  // length.
+  const bool not_in_decode = p.bias == BiasMode::kLogits || is_clamped(p.band);
+  if (not_in_decode && options.backend == "auto" && !options.deterministic &&
+      decode::instance_rows(p.max_seqlen_q * p.group()) != 0)
+    return refusal("max_seqlen_q", p.max_seqlen_q, "longer queries in mode logits or with rel_edge clamp (decode has neither)");
   if (p.page_size % prefill::kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");

@@ -6,17 +6,18 @@
 #include <type_traits>
 
 #include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/launch.hpp"
 #include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mma_sync.cuh"
 
 namespace flashrel::sm90::prefill {
 
-// proj^T with its zero rows, by all consumer threads.
+// proj^T and what lies around it, zeros or the outermost entries, by all consumer threads.
 template <class T>
 __device__ __forceinline__ void build_proj(const KernelParams& p, std::uint8_t* proj, int thread, int n_threads) {
   const T* source = static_cast<const T*>(p.proj);
   for (int row = thread; row < proj_rows(p.rel_extent); row += n_threads) {
-    const int entry = row - kProjPad;
+    const int entry = p.edge_clamps ? clamp_to(row - kProjPad, 0, p.rel_extent - 1) : row - kProjPad;
     alignas(16) T values[kRelDim];
 #pragma unroll
     for (int e = 0; e < kRelDim; ++e) {
@@ -29,19 +30,53 @@ __device__ __forceinline__ void build_proj(const KernelParams& p, std::uint8_t* 
   }
 }
 
-// One lane's share of the bias of its slice. The 16 elements of a row are dealt out to the k index of the product in the order
+// d (16 x 8) = a (16 x 16) * b (16 x 8); the zero accumulator is an operand, not four registers to clear first.
+template <class T>
+__device__ __forceinline__ void product(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+// One lane's share of the bias of its slice.
+//   kBiased           there is one
+//   kMayBeInfinite    a row's scores may all be -inf in a tile without mask
+//   open()            reads what belongs to a job
+//   scores()          writes the bias of a tile; called for every tile that TileLoops calls biased, in order
+template <class T, class Bias>
+struct BiasSlice;
+
+template <class T>
+struct BiasSlice<T, NoBias> {
+  static constexpr bool kBiased = false, kMayBeInfinite = false;
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared&, int, int) {}
+  __device__ __forceinline__ void open(const KernelParams&, const Shared&, const Job&, int, int) {}
+  __device__ __forceinline__ void scores(const KernelParams&, Shared&, float (&)[64], int, int, int) {}
+};
+
+// The 16 elements of a row are dealt out to the k index of the product in the order
 // in which a lane finds them in 8 bytes; rel and proj^T use the same order, so the sum is the same.
 template <class T, int kGroup>
-struct BiasSlice {
+struct BiasSlice<T, FusedBias<kGroup>> {
+  static constexpr bool kBiased = true, kMayBeInfinite = false;
+
   std::uint32_t rel[4];  // A operand: rows lane / 4 and lane / 4 + 8
   float factor_a, factor_b;
   const std::uint8_t* lane_proj;  // row `warp - column` of proj^T, this lane's 8 bytes
   int first_index;                // q_pos(first token) + rel_zero
 
-  // Reads the rel rows of a job, `row_a` and `row_b` being this lane's packed rows.
-  __device__ __forceinline__ void load(const KernelParams& p, const Shared& sm, const Job& job, int row_a, int row_b,
-                                       int lane) {
-    const std::uint8_t* lane_rel = sm.rel + lane % 4 * 8;
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared& sm, int warp, int lane)
+      : lane_proj(proj_memory(sm) + (kProjPad + warp - lane / 4) * kRelRowBytes + lane % 4 * 8) {}
+
+  __device__ __forceinline__ void open(const KernelParams& p, const Shared& sm, const Job& job, int warp, int lane) {
+    constexpr int kGroupLog2 = kGroup == 16 ? 4 : kGroup == 8 ? 3 : 2;
+    const int row_a = warp_row(warp, lane / 4, kGroupLog2), row_b = warp_row(warp, lane / 4 + 8, kGroupLog2);
+    const std::uint8_t* lane_rel = rel_memory(sm) + lane % 4 * 8;
     const uint2 a = *reinterpret_cast<const uint2*>(lane_rel + row_a * kRelRowBytes);
     const uint2 b = *reinterpret_cast<const uint2*>(lane_rel + row_b * kRelRowBytes);
     rel[0] = a.x, rel[1] = b.x, rel[2] = a.y, rel[3] = b.y;
@@ -61,7 +96,7 @@ struct BiasSlice {
   }
 
   // s = bias of key tile `tile`, in units of 1 / softmax_scale.
-  __device__ __forceinline__ void scores(const KernelParams& p, float (&s)[64], int tile, int lane) const {
+  __device__ __forceinline__ void scores(const KernelParams& p, Shared&, float (&s)[64], int tile, int, int lane) const {
     const int origin = clamped_origin(first_index - static_cast<long long>(tile) * kTileKeys, p.rel_extent);
     const std::uint8_t* base = lane_proj + origin * kRelRowBytes;
     if constexpr (kGroup == 16) {
@@ -115,19 +150,7 @@ struct BiasSlice {
  private:
   __device__ __forceinline__ void fragment(float (&d)[4], const std::uint8_t* base, int f) const {
     const uint2 b = *reinterpret_cast<const uint2*>(base - f * kBlockKeys * kRelRowBytes);
-    product(d, b);
-  }
-
-  // d = rel * b; the zero accumulator is an operand, not four registers to clear first.
-  __device__ __forceinline__ void product(float (&d)[4], uint2 b) const {
-    if constexpr (std::is_same_v<T, __half>)
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-          : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-          : "r"(rel[0]), "r"(rel[1]), "r"(rel[2]), "r"(rel[3]), "r"(b.x), "r"(b.y), "f"(0.0f));
-    else
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-          : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-          : "r"(rel[0]), "r"(rel[1]), "r"(rel[2]), "r"(rel[3]), "r"(b.x), "r"(b.y), "f"(0.0f));
+    product<T>(d, rel, b.x, b.y);
   }
 
   __device__ __forceinline__ static std::uint32_t times(std::uint32_t pair, float factor) {
@@ -137,8 +160,5 @@ struct BiasSlice {
     return *reinterpret_cast<const std::uint32_t*>(&product);
   }
 };
-
-// No bias: nothing to hold, nothing to do.
-struct NoBias {};
 
 }  // namespace flashrel::sm90::prefill

@@ -20,50 +20,56 @@
 
 namespace flashrel::sm90::prefill {
 
-// kGroup: query heads a KV head in mode fused; 0 = no bias, any group.
-template <class T, int kGroup>
+template <class T, class Bias>
 class Consumer {
-  static constexpr bool kBias = kGroup != 0;
+  using Slice = BiasSlice<T, Bias>;
+  static constexpr bool kBias = Slice::kBiased;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
   __device__ __forceinline__ Consumer(const KernelParams& params, Shared& shared, int warp)
-      : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32) {
+      : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32), bias_(params, shared, warp, lane_) {
     row_a_ = warp_row(warp_, lane_ / 4, p_.group_log2);
     row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group_log2);
-    if constexpr (kBias) bias_.lane_proj = sm_.proj + (kProjPad + warp_ - lane_ / 4) * kRelRowBytes + lane_ % 4 * 8;
     if (warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
   }
 
   __device__ __forceinline__ void run() {
-    if (!open_job()) return;
+    bool more = open_job();
+    if (!more) return;
     first_step();
-    while (true) {
-      // One loop a kind of tile, not one loop with a choice inside: ptxas takes the choice for divergence (C7520).
-      --tile_;
-#pragma unroll 1
-      for (; tile_ >= masked_to_; --tile_) step<true, kBias>();
-      if constexpr (kBias) {
-#pragma unroll 1
-        for (; tile_ >= biased_to_; --tile_) step<false, true>();
-      }
-#pragma unroll 1
-      for (; tile_ >= plain_to_; --tile_) step<false, false>();
-#pragma unroll 1
-      for (; tile_ >= first_tile_; --tile_) step<true, kBias>();
-      if (!open_job()) break;
-      join_step();
+    while (more) {
+      visit_tiles();
+      more = open_job();
+      join_step(more);
     }
-    last_step();
   }
 
  private:
   // ---------------------------------------------------------------- steps
+  // The tiles of a job but the first. One loop a kind of tile, not one loop with a choice inside: ptxas takes the choice for
+  // divergence (C7520). The masked tiles at the window's far edge are a second turn of the first loop, not more code.
+  __device__ __forceinline__ void visit_tiles() {
+    --tile_;
+#pragma unroll 1
+    while (tile_ >= first_tile_) {
+#pragma unroll 1
+      for (; tile_ >= loops_.masked_to; --tile_) step<true, kBias>();
+      if constexpr (kBias) {
+#pragma unroll 1
+        for (; tile_ >= loops_.biased_to; --tile_) step<false, true>();
+      }
+#pragma unroll 1
+      for (; tile_ >= loops_.plain_to; --tile_) step<false, false>();
+      loops_.masked_to = first_tile_;
+    }
+  }
+
   template <bool kMasked, bool kBiased>
   __device__ __forceinline__ void step() {
     issue_products<kBiased>();
     if constexpr (kMasked) mask();
-    softmax_.update<false, kMasked>(s_, p_.scale_log2);
+    softmax_.template update<false, kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
     gpu::wgmma_wait<0>();
     release_v();
     pack_probabilities();
@@ -78,43 +84,40 @@ class Consumer {
 
   // The very first tile: there is no PV to pair it with.
   __device__ __forceinline__ void first_step() {
-    if constexpr (kBias) bias_.scores(p_, s_, tile_, lane_);
     wait_k();
+    gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
+    bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(kBias);
     gpu::wgmma_commit();
+    gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
     gpu::wgmma_wait<0>();
     release_k();
-    start_rows();
-  }
-
-  // First tile of a job together with the last PV of the job before it, whose result is then written.
-  __device__ __forceinline__ void join_step() {
-    issue_products<kBias>();
     mask();
-    const SoftmaxRows previous = softmax_;
-    softmax_.update<true, true>(s_, p_.scale_log2);
-    gpu::wgmma_wait<0>();
-    release_v();
+    softmax_.template update<true, true>(s_, p_.scale_log2);
     pack_probabilities();
-    finish_job(job_count_ - 2, previous);
     clear_output();
   }
 
-  __device__ __forceinline__ void last_step() {
-    wait_v();
-    gpu::wgmma_fence();
-    multiply_pv();
-    gpu::wgmma_commit();
-    gpu::wgmma_wait<0>();
-    release_v();
-    finish_job(job_count_ - 2, softmax_);  // the last ring entry is the end mark
-  }
-
-  __device__ __forceinline__ void start_rows() {
-    mask();
-    softmax_.update<true, true>(s_, p_.scale_log2);
-    pack_probabilities();
+  // First tile of a job, if there is one, together with the last PV of the job before it, whose result is then written.
+  __device__ __forceinline__ void join_step(bool more) {
+    const SoftmaxRows previous = softmax_;
+    if (more) {
+      issue_products<kBias>();
+      mask();
+      softmax_.template update<true, true>(s_, p_.scale_log2);
+      gpu::wgmma_wait<0>();
+      release_v();
+      pack_probabilities();
+    } else {
+      wait_v();
+      gpu::wgmma_fence();
+      multiply_pv();
+      gpu::wgmma_commit();
+      gpu::wgmma_wait<0>();
+      release_v();
+    }
+    finish_job(job_count_ - 2, previous);  // the newest ring entry is the next job, or the end mark
     clear_output();
   }
 
@@ -123,7 +126,8 @@ class Consumer {
   __device__ __forceinline__ void issue_products() {
     wait_k();
     gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
-    if constexpr (kBiased) bias_.scores(p_, s_, tile_, lane_);  // after the hand-over: these wait for the other's products
+    // After the hand-over: products of the bias wait for those of the other warpgroup.
+    if constexpr (kBiased) bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(kBiased);
     gpu::wgmma_commit();
@@ -166,12 +170,10 @@ class Consumer {
     const auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };
     tile_ = uniform(job.tiles.end - 1);
     first_tile_ = uniform(job.tiles.begin);
-    masked_to_ = max_of(first_tile_, job.full_tiles.end);
-    plain_to_ = max_of(first_tile_, min_of(job.full_tiles.begin, masked_to_));
-    biased_to_ = max_of(plain_to_, job.band_begin);
+    loops_ = {uniform(job.loops.masked_to), uniform(job.loops.biased_to), uniform(job.loops.plain_to)};
     gpu::mbarrier_wait(gpu::smem_address(&sm_.q_full), q_phase);
     load_q();
-    if constexpr (kBias) bias_.load(p_, sm_, job, row_a_, row_b_, lane_);
+    bias_.open(p_, sm_, job, warp_, lane_);
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.q_empty));
     return true;
@@ -195,13 +197,14 @@ class Consumer {
   // ---------------------------------------------------------------- small things
   __device__ __forceinline__ int warpgroup() const { return warp_ / 4; }
 
-  __device__ __forceinline__ RowKeys row_keys(int row) const {
+  // The columns of this lane that a row sees in tile_.
+  __device__ __forceinline__ std::uint32_t seen_columns(int row) const {
     const int origin = tile_ * kTileKeys + lane_ % 4 * 2;  // key of this lane's first column
     const Job& job = sm_.jobs[(job_count_ - 1) % kJobRing];
     const int offset = job.first_pos + (row >> p_.group_log2) - origin;
-    return {offset - p_.visible.end + 1, min_of(offset - p_.visible.begin, job.kv_len - 1 - origin) + 1};
+    return lane_columns({offset - p_.visible.end + 1, min_of(offset - p_.visible.begin, job.kv_len - 1 - origin) + 1});
   }
-  __device__ __forceinline__ void mask() { mask_scores(s_, row_keys(row_a_), row_keys(row_b_)); }
+  __device__ __forceinline__ void mask() { mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_)); }
 
   // Two neighbouring score blocks are one A operand of 16 keys, register for register (index/frag.hpp).
   __device__ __forceinline__ void pack_probabilities() {
@@ -238,10 +241,11 @@ class Consumer {
   std::uint32_t p_ops_[8][4];  // probabilities of the tile before, as A operands
   std::uint32_t q_[8][4];      // Q as A operands
   SoftmaxRows softmax_;
-  std::conditional_t<kBias, BiasSlice<T, kBias ? kGroup : 16>, NoBias> bias_;
+  Slice bias_;
 
   std::uint32_t k_count_ = 0, v_count_ = 0, job_count_ = 0;  // used so far; stage = n % size, phase = n / size & 1
-  int tile_, first_tile_, masked_to_, biased_to_, plain_to_;
+  int tile_, first_tile_;
+  TileLoops loops_;
 };
 
 }  // namespace flashrel::sm90::prefill

@@ -25,14 +25,17 @@ void check_jobs(Lengths lengths, int group_log2, Range visible, Range band) {
     for (int tile = job.tiles.begin; tile < job.tiles.end; ++tile) {
       const Range keys{tile * kTileKeys, (tile + 1) * kTileKeys};
       const TileClass expected = classify(tokens, keys, lengths, visible, band);
-      ASSERT_EQ(job.full_tiles.contains(tile), !expected.masked)
+      const bool first_visited = tile == job.tiles.end - 1;
+      ASSERT_EQ(job.loops.masked(tile), expected.masked || first_visited)
           << "q_len " << lengths.q_len << " kv_len " << lengths.kv_len << " group " << group << " visible " << visible.begin
           << " " << visible.end << " row tile " << item.row_tile << " tile " << tile;
-      // Tiles that need the bias are never taken for plain; below the band no tile needs it.
-      ASSERT_TRUE(!expected.biased || tile >= job.band_begin);
+      // Tiles that need the bias are never taken for plain.
+      ASSERT_TRUE(!expected.biased || job.loops.biased(tile));
+      // The consumers ask for the bias of the first tile and of all masked tiles, and the follower brings what `biased` says.
+      ASSERT_TRUE(!job.loops.masked(tile) || job.loops.biased(tile));
       // And with a band that starts at the diagonal, as in the models, no tile is taken for biased without need.
       const bool from_diagonal = !band.empty() && band.begin <= 0 && visible.begin == 0;
-      ASSERT_TRUE(!from_diagonal || expected.masked || tile < job.band_begin || expected.biased);
+      ASSERT_TRUE(!from_diagonal || job.loops.masked(tile) || !job.loops.biased(tile) || expected.biased);
     }
     for (int key = 0; key < lengths.kv_len; ++key) {
       bool seen = false;
@@ -64,8 +67,9 @@ TEST(Sm90Job, LongSequences) {
   Job job;
   make_job(item, {64, kMaxLength - 1}, 0, 3, {0, kFar}, {0, 1024}, job);
   EXPECT_EQ(job.first_pos, kMaxLength - 1 - 64 + 48);
-  EXPECT_EQ(job.full_tiles.end, (job.first_pos + 1) / kTileKeys);
-  EXPECT_EQ(job.band_begin, (job.first_pos - 1023) / kTileKeys);
+  EXPECT_EQ(job.loops.masked_to, (job.first_pos + 1) / kTileKeys);
+  EXPECT_EQ(job.loops.biased_to, (job.first_pos - 1023) / kTileKeys);
+  EXPECT_EQ(job.loops.plain_to, 0);
 }
 
 }  // namespace

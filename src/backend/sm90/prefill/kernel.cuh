@@ -1,6 +1,6 @@
 // The sm90 prefill kernel: persistent CTAs of three warpgroups. Warpgroup 0: warp 0 schedules, warp 1 loads
-// Q, rel and K, warp 2 loads V, warp 3 cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design, budgets and figures:
-// README.md. Called by launch.cu.
+// Q, rel and K, warp 2 loads V, warp 3 loads rel_logits and cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design,
+// budgets and figures: README.md. Called by launch.cu.
 #pragma once
 
 #include "backend/sm90/prefill/bias.cuh"
@@ -8,9 +8,11 @@
 #include "backend/sm90/prefill/kernel_params.hpp"
 #include "backend/sm90/prefill/launch.hpp"
 #include "backend/sm90/prefill/loader.cuh"
+#include "backend/sm90/prefill/logits.cuh"
 #include "backend/sm90/prefill/scheduler.cuh"
 #include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mbarrier.cuh"
+#include "gpu/tma.cuh"
 
 namespace flashrel::sm90::prefill {
 
@@ -24,48 +26,62 @@ __device__ __forceinline__ void init_barriers(Shared& sm) {
     init(sm.v_full[i], 1);
     init(sm.v_empty[i], kConsumerWarps);
   }
+  for (int i = 0; i < kMaxLogitsSlots; ++i) {
+    init(sm.logits_full[i], 1);
+    init(sm.logits_empty[i], 1);
+  }
   init(sm.dirty_full, 1);
   init(sm.dirty_empty, 1);
   for (int i = 0; i < kJobRing; ++i) {
     init(sm.job_full[i], 1);
-    init(sm.job_empty[i], kConsumerWarps);
+    init(sm.job_empty[i], kConsumerWarps + 1);
   }
   init(sm.job_taken, 1);
   gpu::fence_mbarrier_init();
 }
 
-// kGroup: 0 = no bias; 4, 8, 16 = fused bias with that many query heads a KV head.
-template <class T, int kGroup>
+template <class Bias>
+__device__ __forceinline__ void prefetch_maps(const KernelParams& p) {
+  gpu::prefetch_tensor_map(p.q);
+  gpu::prefetch_tensor_map(p.k);
+  gpu::prefetch_tensor_map(p.v);
+  if constexpr (kIsFused<Bias>) gpu::prefetch_tensor_map(p.rel);
+  if constexpr (kLogitBytes<Bias> != 0) gpu::prefetch_tensor_map(p.logits_map);
+}
+
+template <class T, class Bias>
 __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_constant__ KernelParams p) {
+  static_assert(kRegistersFit<Bias>);
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
   Shared& sm = *reinterpret_cast<Shared*>(shared_memory);
   if (threadIdx.x == 0) init_barriers(sm);
+  if (threadIdx.x == 32) prefetch_maps<Bias>(p);
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
-    gpu::give_registers<kOtherRegisters>();
+    gpu::give_registers<kOtherRegisters<Bias>>();
     if (warp == 0)
       scheduler_warp<T>(p, sm);
     else if (warp == 1)
-      Loader(p, sm).run_keys(kGroup != 0);
+      Loader(p, sm).run_keys(kIsFused<Bias>);
     else if (warp == 2)
       Loader(p, sm).run_values();
     else
-      cleaner_warp(sm);
+      Follower<kLogitBytes<Bias>>(p, sm).run();
   } else {
-    gpu::take_registers<kConsumerRegisters>();
-    if constexpr (kGroup != 0) {
-      build_proj<T>(p, sm.proj, threadIdx.x - 128, 256);
+    gpu::take_registers<kConsumerRegisters<Bias>>();
+    if constexpr (kIsFused<Bias>) {
+      build_proj<T>(p, proj_memory(sm), threadIdx.x - 128, 256);
       gpu::named_barrier_sync(kProjBarrier, 256);
     }
-    Consumer<T, kGroup>(p, sm, warp - 4).run();
+    Consumer<T, Bias>(p, sm, warp - 4).run();
   }
 }
 
-template <class T, int kGroup>
+template <class T, class Bias>
 const void* kernel_address() {
-  return reinterpret_cast<const void*>(&attention_kernel<T, kGroup>);
+  return reinterpret_cast<const void*>(&attention_kernel<T, Bias>);
 }
 
 }  // namespace flashrel::sm90::prefill

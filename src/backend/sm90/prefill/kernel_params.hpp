@@ -10,17 +10,30 @@
 
 namespace flashrel::sm90::prefill {
 
+struct LogitsParams {
+  int row_bytes = 0, slot_bytes = 0;  // of the ring (logits.hpp)
+  FastDiv n_slots;
+  int token_step = 1;  // 0: one row a head serves all tokens
+  float factor = 1;    // of the product that picks entries: 1 / softmax_scale, or 1
+};
+
 // Maps (innermost dimension first; x runs over elements of a row):
 //   q    (64 x, head, token, 128-byte line)                    box (64, group, 128 / group, 2)
 //   k, v (x = head * head_stride + 64 line part, 8 slots, line, slot / 8, page)   box (64, 8, 2, keys / 8, 1)
 //   rel  (d_rel, head, token)                                  box (16, group, 128 / group)
+//   logits (rel_extent, head, token)                           box (entries of a slot's row, group, 1)
 struct KernelParams {
-  CUtensorMap q, k, v, rel;
+  CUtensorMap q, k, v;
+  CUtensorMap rel;         // mode fused
+  CUtensorMap logits_map;  // mode logits
   gpu::BatchParams batch;
   gpu::OutputParams output;
   gpu::WorkParams work;
+  // Without a work list the CTAs find their items themselves, from `shape`.
+  bool schedules_itself = false;
+  ScheduleShape shape;
   Range visible;
-  Range band;  // mode fused; else empty
+  Range band;  // empty without a bias
   int n_tokens = 0;
   int group = 1, group_log2 = 0;
   int n_boxes = 1, keys_per_box = kTileKeys;  // of a key tile
@@ -28,15 +41,20 @@ struct KernelParams {
   int k_head_stride = 0, v_head_stride = 0;   // elements; 0 with one KV head
   float scale = 0, scale_log2 = 0;            // softmax_scale; times log2(e)
 
-  // Mode fused. Scores are accumulated in units of 1 / softmax_scale, so the bias enters as rel * proj * (tau / softmax_scale).
-  const void* proj = nullptr;  // (d_rel, rel_extent)
-  std::int64_t proj_row_stride = 0;
-  int d_rel = 0, rel_extent = 0;
+  // With a bias. Scores are accumulated in units of 1 / softmax_scale, and so the bias enters.
+  int rel_extent = 0;
   std::int64_t rel_zero = 0;
+  float inverse_scale = 0;  // 1 / softmax_scale
+  LogitsParams logits;      // mode logits
+  // Mode fused: the bias is rel * proj * (tau / softmax_scale).
+  const void* proj = nullptr;  // (d_rel, rel_extent)
+  bool edge_clamps = false;    // distances past the table take its nearest entry, else 0
+  std::int64_t proj_row_stride = 0;
+  int d_rel = 0;
   const float* rel_scale = nullptr;  // tau per token, nullable
   std::int64_t rel_scale_stride = 0;
-  float inverse_scale = 0;  // 1 / softmax_scale
-  // 0: the factor is a power of two, the same for all tokens, and is multiplied into rel, exactly; 1: into the fp32 bias.
+  // 0: the factor is a power of two, the same for all tokens, and is multiplied into rel or rel_logits, exactly; 1: into the
+  // fp32 bias.
   int n_factor_turns = 1;
 };
 

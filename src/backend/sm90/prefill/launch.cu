@@ -5,17 +5,20 @@
 
 #include <cmath>
 
+#include "backend/sm90/policy.hpp"
 #include "backend/sm90/prefill/kernel_params.hpp"
 #include "backend/sm90/prefill/launch.hpp"
 #include "backend/sm90/prefill/shared.cuh"
 #include "gpu/cuda_status.hpp"
+#include "gpu/schedule.hpp"
 #include "gpu/tensor_map.hpp"
 
 namespace flashrel::sm90::prefill {
 namespace {
 
 constexpr int kMaxSharedBytes = 227 * 1024;
-static_assert(shared_bytes(static_cast<int>(kMaxExtent)) <= kMaxSharedBytes);
+static_assert(fused_bytes(static_cast<int>(kMaxExtent)) <= kMaxSharedBytes);
+static_assert(static_cast<int>(sizeof(Shared)) + kLogitsBytes <= kMaxSharedBytes);
 
 struct PagedStrides {
   std::int64_t page, slot, head;
@@ -53,6 +56,20 @@ Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
         gpu::make_tensor_map("rel", t.rel, p.dtype,
                              {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}},
                              gpu::Swizzle::kNone, k.rel));
+  if (p.bias == BiasMode::kLogits) {
+    // One row a head for all tokens is a table of one token.
+    const bool broadcast = s.rel_logits_token == 0;
+    const LogitsRing ring = logits_ring(static_cast<int>(size_of(p.rel_logits_dtype)), k.group_log2);
+    k.logits.row_bytes = ring.row_bytes;
+    k.logits.slot_bytes = ring.slot_bytes;
+    k.logits.n_slots = FastDiv(static_cast<std::uint32_t>(ring.n_slots));
+    k.logits.token_step = broadcast ? 0 : 1;
+    FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map("rel_logits", t.rel_logits, p.rel_logits_dtype,
+                                                  {{p.rel_extent, 0, ring.row_entries},
+                                                   {p.n_q_heads, s.rel_logits_head, group},
+                                                   {broadcast ? 1 : p.n_tokens, s.rel_logits_token, 1}},
+                                                  gpu::Swizzle::kNone, k.logits_map));
+  }
   return {};
 }
 
@@ -61,21 +78,27 @@ bool is_power_of_two(double x) {
   return std::frexp(x, &exponent) == 0.5;
 }
 
-void set_bias(const Problem& p, const Tensors& t, KernelParams& k) {
+void set_bias(const Problem& p, KernelParams& k) {
   k.band = p.band;
-  k.proj = t.rel_proj;
-  k.proj_row_stride = p.strides.rel_proj_row;
-  k.d_rel = p.d_rel;
   k.rel_extent = static_cast<int>(p.rel_extent);
   k.rel_zero = p.rel_zero;
-  k.rel_scale = p.has_rel_scale ? t.rel_scale : nullptr;
-  k.rel_scale_stride = p.strides.rel_scale_token;
   k.inverse_scale = static_cast<float>(1.0 / p.softmax_scale);
   // In bfloat16 a power of two only moves the exponent; float16 could overflow.
   constexpr double kMaxShift = 0x1p20;
-  const bool exact = p.dtype == DType::kBFloat16 && !p.has_rel_scale && is_power_of_two(p.softmax_scale) &&
+  const DType dtype = p.bias == BiasMode::kFused ? p.dtype : p.rel_logits_dtype;
+  const bool exact = dtype == DType::kBFloat16 && !p.has_rel_scale && is_power_of_two(p.softmax_scale) &&
                      p.softmax_scale > 1 / kMaxShift && p.softmax_scale < kMaxShift;
   k.n_factor_turns = exact ? 0 : 1;
+  k.logits.factor = exact ? k.inverse_scale : 1.0f;
+}
+
+void set_projection(const Problem& p, const Tensors& t, KernelParams& k) {
+  k.proj = t.rel_proj;
+  k.edge_clamps = is_clamped(p.band);
+  k.proj_row_stride = p.strides.rel_proj_row;
+  k.d_rel = p.d_rel;
+  k.rel_scale = p.has_rel_scale ? t.rel_scale : nullptr;
+  k.rel_scale_stride = p.strides.rel_scale_token;
 }
 
 KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, const CallMemory& memory) {
@@ -84,6 +107,8 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.batch = shared.batch;
   k.output = shared.output;
   k.work = shared.work;
+  k.schedules_itself = schedules_itself(plan);
+  k.shape = plan.schedule;
   k.visible = p.visible;
   k.n_tokens = static_cast<int>(p.n_tokens);
   k.group = p.group();
@@ -95,18 +120,40 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
   k.scale = static_cast<float>(p.softmax_scale);
   k.scale_log2 = shared.scale_log2;
-  if (p.bias == BiasMode::kFused) set_bias(p, t, k);
+  if (p.bias != BiasMode::kNone) set_bias(p, k);
+  if (p.bias == BiasMode::kFused) set_projection(p, t, k);
   return k;
 }
 
 template <class T>
 const void* kernel_of(const Problem& p) {
-  if (p.bias == BiasMode::kNone) return kernel_address<T, 0>();
-  if (p.group() == 4) return kernel_address<T, 4>();
-  return p.group() == 8 ? kernel_address<T, 8>() : kernel_address<T, 16>();
+  switch (p.bias) {
+    case BiasMode::kNone: return kernel_address<T, NoBias>();
+    case BiasMode::kLogits:
+      if (p.rel_logits_dtype == DType::kFloat32) return kernel_address<T, LogitsBias<float>>();
+      return p.rel_logits_dtype == DType::kFloat16 ? kernel_address<T, LogitsBias<__half>>()
+                                                   : kernel_address<T, LogitsBias<__nv_bfloat16>>();
+    case BiasMode::kFused: break;
+  }
+  if (p.group() == 4) return kernel_address<T, FusedBias<4>>();
+  return p.group() == 8 ? kernel_address<T, FusedBias<8>>() : kernel_address<T, FusedBias<16>>();
+}
+
+int shared_bytes(const Problem& p) {
+  switch (p.bias) {
+    case BiasMode::kNone: return static_cast<int>(sizeof(Shared));
+    case BiasMode::kLogits: return static_cast<int>(sizeof(Shared)) + kLogitsBytes;
+    case BiasMode::kFused: break;
+  }
+  return fused_bytes(static_cast<int>(p.rel_extent));
 }
 
 }  // namespace
+
+Status schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
+  if (schedules_itself(plan)) return {};
+  return gpu::launch_schedule(problem, tensors, plan, schedule, stream);
+}
 
 Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream) {
   if (plan.bounds.n_items == 0) return {};
@@ -114,12 +161,12 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, params));
 
   const void* kernel = problem.dtype == DType::kBFloat16 ? kernel_of<__nv_bfloat16>(problem) : kernel_of<__half>(problem);
-  const auto bytes = static_cast<std::size_t>(shared_bytes(params.rel_extent));
+  const auto bytes = static_cast<std::size_t>(shared_bytes(problem));
   FLASHREL_RETURN_IF_ERROR(gpu::cuda_status(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes), "cudaFuncSetAttribute"));
   const auto n_workers = static_cast<unsigned>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
   // Starts while the schedule kernel runs: barriers, proj^T and the launch itself are out of the way when the items are there.
-  // With a shared schedule the kernel before this one is the caller's, and may have written proj.
+  // Where no schedule kernel was launched just before, the kernel before this one is the caller's and may have written proj.
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -129,7 +176,7 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   config.dynamicSmemBytes = bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = memory.schedule_is_shared ? 0 : 1;
+  config.numAttrs = memory.schedule_is_shared || params.schedules_itself ? 0 : 1;
   void* arguments[] = {&params};
   return gpu::cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), "sm90 attention kernel");
 }

@@ -9,16 +9,47 @@
 namespace flashrel::sm90::prefill {
 
 inline constexpr int kThreads = 384;  // three warpgroups
-// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around: 24 + 2 * 240 = 3 *
-// 168.
-inline constexpr int kOtherRegisters = 24, kConsumerRegisters = 240;
-static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
+// How the bias of a kernel instance comes.
+struct NoBias {};
+template <int kGroup>
+struct FusedBias {};  // rel and rel_proj, 4, 8 or 16 query heads a KV head
+template <class Logit>
+struct LogitsBias {};  // rel_logits of type Logit
 
-// Address of attention_kernel<T, kGroup>, instantiated in instances/: a missing instance is a link error.
-template <class T, int kGroup>
+template <class Bias>
+inline constexpr bool kIsFused = false;
+template <int kGroup>
+inline constexpr bool kIsFused<FusedBias<kGroup>> = true;
+// Bytes of an entry of rel_logits; 0 = another mode.
+template <class Bias>
+inline constexpr int kLogitBytes = 0;
+template <class Logit>
+inline constexpr int kLogitBytes<LogitsBias<Logit>> = sizeof(Logit);
+
+// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around. With rel_logits the
+// loading warps need more than 24 and the consumers less than 240.
+template <class Bias>
+inline constexpr int kOtherRegisters = kLogitBytes<Bias> != 0 ? 40 : 24;
+template <class Bias>
+inline constexpr int kConsumerRegisters = kLogitBytes<Bias> != 0 ? 232 : 240;
+template <class Bias>
+inline constexpr bool kRegistersFit = kOtherRegisters<Bias> + 2 * kConsumerRegisters<Bias> <= 3 * (65536 / kThreads / 8 * 8);
+
+// Address of attention_kernel<T, Bias>, instantiated in instances/: a missing instance is a link error.
+template <class T, class Bias>
 const void* kernel_address();
 
-// Enqueues the kernel.
+// Where no unit can be cut and every CTA has one item at most, the CTAs find their items themselves: a kernel less, which
+// counts where the whole call takes microseconds.
+inline bool schedules_itself(const Plan& plan) {
+  constexpr int kMaxSeqs = 32;  // one lane each
+  return plan.bounds.n_slots == 0 && plan.schedule.n_seqs <= kMaxSeqs && plan.bounds.n_items <= plan.policy.n_workers;
+}
+
+// Enqueues the kernel that makes the work list, if one is needed.
+Status schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream);
+
+// Enqueues the attention kernel.
 Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream);
 
 }  // namespace flashrel::sm90::prefill

@@ -1,8 +1,10 @@
-// Two loader warps bring every job into shared memory by TMA, one lane a box: one Q, rel and K, the other V. The cleaner warp
-// zeroes the rows of V that nobody sees, because 0 * NaN is NaN.
+// Two loader warps bring every job into shared memory by TMA, one lane a box: one Q, rel and K, the other V. A third warp
+// follows: it brings rel_logits, and zeroes the rows of V that nobody sees, because 0 * NaN is NaN.
 #pragma once
 
 #include "backend/sm90/prefill/kernel_params.hpp"
+#include "backend/sm90/prefill/launch.hpp"
+#include "backend/sm90/prefill/logits.hpp"
 #include "backend/sm90/prefill/shared.cuh"
 #include "gpu/mbarrier.cuh"
 #include "gpu/mma_sync.cuh"
@@ -37,7 +39,7 @@ class Loader {
   __device__ __forceinline__ void run_values() {
     for (int job_idx = 0;; ++job_idx) {
       const Job& job = open_job(job_idx);
-      if (job.n_rows == 0) break;
+      if (job.n_rows == 0) return;
       Place place = find_box(job, job.tiles.end - 1);
       const int first = job.tiles.begin;  // a register: the ring entry may change as soon as the last tile is on its way
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
@@ -46,7 +48,6 @@ class Loader {
         place = next;
       }
     }
-    stop_cleaner();
   }
 
  private:
@@ -78,7 +79,7 @@ class Loader {
       gpu::mbarrier_arrive_expect(full, with_rel ? kQTileBytes + kRelTileBytes : kQTileBytes);
       const int head = job.kv_head * p_.group;
       gpu::tma_load_4d(gpu::smem_address(sm_.q), p_.q, full, 0, head, job.first_token, 0);
-      if (with_rel) gpu::tma_load_3d(gpu::smem_address(sm_.rel), p_.rel, full, 0, head, job.first_token);
+      if (with_rel) gpu::tma_load_3d(gpu::smem_address(rel_memory(sm_)), p_.rel, full, 0, head, job.first_token);
     }
   }
 
@@ -106,10 +107,9 @@ class Loader {
     std::uint32_t full = gpu::smem_address(&sm_.v_full[stage]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.v_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
     const Range seen = tile_seen(tile, job.seen);
-    if (seen.size() < kTileKeys) {  // the tile goes through the cleaner
+    if (seen.size() < kTileKeys) {  // the tile goes through the follower
       full = gpu::smem_address(&sm_.dirty_full);
       gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_empty), (n_dirty_ & 1) ^ 1);
-      if (lane_ == 0) sm_.dirty = {stage, seen};
       ++n_dirty_;
     }
     if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvTileBytes);
@@ -118,39 +118,89 @@ class Loader {
     ++n_tiles_;
   }
 
-  __device__ __forceinline__ void stop_cleaner() {
-    gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_empty), (n_dirty_ & 1) ^ 1);
-    if (lane_ == 0) {
-      sm_.dirty.stage = -1;
-      gpu::mbarrier_arrive(gpu::smem_address(&sm_.dirty_full));
-    }
-  }
-
   const KernelParams& p_;
   Shared& sm_;
   const int lane_;
   std::uint32_t n_tiles_ = 0, n_dirty_ = 0;  // so far; stage = n % kStages, phase = n / kStages & 1
 };
 
-__device__ __forceinline__ void cleaner_warp(Shared& sm) {
-  const int lane = threadIdx.x % 32;
-  const int row_in_pair = lane / 16, line = lane / 8 % 2, chunk = lane % 8;
-  for (int n = 0;; ++n) {
-    gpu::mbarrier_wait(gpu::smem_address(&sm.dirty_full), n & 1);
-    const DirtyTile tile = sm.dirty;
-    if (tile.stage < 0) return;
+// Follows the loaders from tile to tile: brings the rel_logits of tiles that need them, and zeroes the rows of V that hold keys
+// which nobody sees. kLogitBytes: of an entry of rel_logits, 0 in the other modes.
+template <int kLogitBytes>
+class Follower {
+ public:
+  __device__ __forceinline__ Follower(const KernelParams& params, Shared& shared)
+      : p_(params), sm_(shared), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void run() {
+    std::uint32_t n_tiles = 0;
+    for (int job_idx = 0;; ++job_idx) {
+      const int ring = job_idx % kJobRing;
+      gpu::mbarrier_wait(gpu::smem_address(&sm_.job_full[ring]), job_idx / kJobRing & 1);
+      const Job& job = sm_.jobs[ring];
+      if (job.n_rows == 0) return;
+      const int first = job.tiles.begin;
+      for (int tile = job.tiles.end - 1; tile >= first; --tile, ++n_tiles) {
+        if constexpr (kLogitBytes != 0)
+          if (job.loops.biased(tile)) load_logits(job, tile);
+        const Range rows = tile_seen(tile, job.seen);
+        if (rows.size() < kTileKeys) clean(n_tiles % kStages, rows);
+      }
+      __syncwarp();  // SYNC: all lanes have read the job
+      if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
+    }
+  }
+
+ private:
+  // The tile's rel_logits: lane w fills the slot of consumer warp w, one box a token. One warpgroup after the other, because a
+  // ring of fewer than eight slots gets its next ones only from the first warpgroup of the same tile.
+  __device__ __forceinline__ void load_logits(const Job& job, int tile) {
+#pragma unroll 1
+    for (int first_warp = 0; first_warp < kConsumerWarps; first_warp += kConsumerWarps / 2) {
+      if (lane_ / (kConsumerWarps / 2) == first_warp / (kConsumerWarps / 2)) load_slot(job, tile);
+      __syncwarp();
+    }
+    ++n_logits_;
+  }
+  __device__ __forceinline__ void load_slot(const Job& job, int tile) {
+    const int n = n_logits_ * kConsumerWarps + lane_;
+    const int turn = p_.logits.n_slots.quotient(n), slot = n - turn * static_cast<int>(p_.logits.n_slots.divisor);
+    const std::uint32_t full = gpu::smem_address(&sm_.logits_full[slot]);
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.logits_empty[slot]), (turn & 1) ^ 1);
+    gpu::mbarrier_arrive_expect(full, p_.logits.slot_bytes);
+    const int start = logits_place(job.first_pos, static_cast<int>(p_.rel_zero), lane_, tile, p_.rel_extent,
+                                   kChunkBytes / max_of(1, kLogitBytes))
+                          .start;
+    const int box_bytes = p_.logits.row_bytes << p_.group_log2;
+    std::uint32_t target = gpu::smem_address(sm_.bias) + slot * p_.logits.slot_bytes;
+#pragma unroll 1
+    for (int token = lane_; token < kTileRows >> p_.group_log2; token += kConsumerWarps, target += box_bytes)
+      gpu::tma_load_3d(target, p_.logits_map, full, start, job.kv_head * p_.group,
+                       (job.first_token + token) * p_.logits.token_step);
+  }
+
+  __device__ __forceinline__ void clean(int stage, Range keep) {
+    const int row_in_pair = lane_ / 16, line = lane_ / 8 % 2, chunk = lane_ % 8;
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_full), n_dirty_ & 1);
+    ++n_dirty_;
     for (int pair = 0; pair < kTileKeys; pair += 2) {
       const int row = pair + row_in_pair;
-      if (!tile.seen.contains(row))
-        *reinterpret_cast<uint4*>(sm.v[tile.stage] + kv_offset_bytes(row, line, chunk)) = make_uint4(0, 0, 0, 0);
+      if (!keep.contains(row))
+        *reinterpret_cast<uint4*>(sm_.v[stage] + kv_offset_bytes(row, line, chunk)) = make_uint4(0, 0, 0, 0);
     }
     gpu::fence_async_proxy();  // SYNC: these writes before the consumers' wgmma reads, through v_full
     __syncwarp();
-    if (lane == 0) {
-      gpu::mbarrier_arrive(gpu::smem_address(&sm.v_full[tile.stage]));
-      gpu::mbarrier_arrive(gpu::smem_address(&sm.dirty_empty));
+    if (lane_ == 0) {
+      gpu::mbarrier_arrive(gpu::smem_address(&sm_.v_full[stage]));
+      gpu::mbarrier_arrive(gpu::smem_address(&sm_.dirty_empty));
     }
   }
-}
+
+  const KernelParams& p_;
+  Shared& sm_;
+  const int lane_;
+  std::uint32_t n_dirty_ = 0;
+  int n_logits_ = 0;  // tiles with rel_logits so far
+};
 
 }  // namespace flashrel::sm90::prefill

@@ -31,8 +31,28 @@ __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Jo
   }
 }
 
-__device__ __forceinline__ void read_job(const KernelParams& p, int item_index, Job& job) {
-  const WorkItem& item = p.work.items[item_index];
+// Item `index` of a batch without a work list (schedules_itself), where no unit is cut; false when there are fewer. One lane
+// a sequence finds whose row tile it is, in the order of build_schedule.
+__device__ __forceinline__ bool find_item(const KernelParams& p, int index, WorkItem& item) {
+  const int lane = threadIdx.x % 32, n_kv_heads = p.shape.n_kv_heads;
+  const int unit = index / n_kv_heads;
+  const int n_row_tiles =
+      lane < p.shape.n_seqs ? row_tiles(max_of(0, p.batch.lengths(lane).q_len), p.shape.group, kTileRows) : 0;
+  int end = n_row_tiles;  // units of sequences 0 ... lane
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int before = __shfl_up_sync(~0u, end, step);
+    if (lane >= step) end += before;
+  }
+  const std::uint32_t beyond = __ballot_sync(~0u, unit < end);
+  if (beyond == 0) return false;
+  const int seq = __ffs(static_cast<int>(beyond)) - 1;
+  const int row_tile = __shfl_sync(~0u, end, seq) - 1 - unit;
+  item = make_item(make_unit(p.shape, p.batch.lengths(seq), seq, row_tile, kMaxLength), index - unit * n_kv_heads, 0, -1);
+  return true;
+}
+
+__device__ __forceinline__ void read_job(const KernelParams& p, const WorkItem& item, Job& job) {
   const int seq_begin = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
   make_job(item, p.batch.lengths(item.seq), seq_begin, p.group_log2, p.visible, p.band, job);
   // Prefix sums that point past the tensors give an unspecified result, but never an access outside.
@@ -50,8 +70,15 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm
   for (int job_idx = 0;;) {
     Job& job = sm.jobs[job_idx % kJobRing];
     gpu::mbarrier_wait(gpu::smem_address(&sm.job_empty[job_idx % kJobRing]), (job_idx / kJobRing & 1) ^ 1);
-    const bool more = item_index < p.work.header->n_items;
-    if (lane == 0 && more) read_job(p, item_index, job);
+    bool more;
+    if (p.schedules_itself) {
+      WorkItem item;
+      more = find_item(p, item_index, item);
+      if (lane == 0 && more) read_job(p, item, job);
+    } else {
+      more = item_index < p.work.header->n_items;
+      if (lane == 0 && more) read_job(p, p.work.items[item_index], job);
+    }
     if (lane == 0 && !more) job.n_rows = 0;
     __syncwarp();
     if (more && (job.n_rows == 0 || job.tiles.empty())) {
@@ -62,6 +89,10 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm
       if (!more) return;
       gpu::mbarrier_wait(gpu::smem_address(&sm.job_taken), job_idx & 1);
       ++job_idx;
+    }
+    if (p.schedules_itself) {
+      item_index += static_cast<int>(gridDim.x);
+      continue;
     }
     if (lane == 0) {
       // Every item is followed by one count, so the last count of a run is n_items - 1; it leaves 0 to the next run.

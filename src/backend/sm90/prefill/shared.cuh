@@ -6,13 +6,16 @@
 //   q_empty         8    consumer warps, Q is read        K loader
 //   k_full[2]       1    K loader + bytes                 consumers
 //   k_empty[2]      8    consumer warps, QK is complete   K loader
-//   v_full[2]       1    V loader + bytes, or cleaner     consumers
+//   v_full[2]       1    V loader + bytes, or follower    consumers
 //   v_empty[2]      8    consumer warps, PV is complete   V loader
-//   dirty_full      1    V loader + bytes of a tile with  cleaner
+//   logits_full[15] 1    follower + bytes of rel_logits   the slot's consumer warp
+//   logits_empty[15] 1   that warp, its bias is read      follower
+//   dirty_full      1    V loader + bytes of a tile with  follower
 //                        rows that nobody sees
-//   dirty_empty     1    cleaner, rows are zero           V loader
-//   job_full[4]     1    scheduler                        both loaders, consumers
-//   job_empty[4]    8    consumer warps, result written   scheduler
+//   dirty_empty     1    follower, rows are zero          V loader
+//   job_full[4]     1    scheduler                        both loaders, follower, consumers
+//   job_empty[4]    9    consumer warps, result written;  scheduler
+//                        follower, is past the job
 //   job_taken       1    K loader, starts a job           scheduler: work is claimed as late as latency allows
 //   named 1, 2    256    one warpgroup arrives, the       turns of warpgroup 0 and 1 at the tensor cores
 //                        other syncs
@@ -22,6 +25,7 @@
 #include <cstdint>
 
 #include "backend/sm90/prefill/job.hpp"
+#include "backend/sm90/prefill/logits.hpp"
 #include "backend/sm90/prefill/shear.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 
@@ -30,27 +34,26 @@ namespace flashrel::sm90::prefill {
 inline constexpr int kJobRing = 4;  // being finished, being computed, being loaded, being made
 inline constexpr int kTurnBarrier = 1, kProjBarrier = 3;
 
-struct DirtyTile {
-  int stage = 0;  // -1 = no more
-  Range seen;     // rows to keep
-};
-
 struct alignas(1024) Shared {
   std::uint8_t q[kQTileBytes];            // LAYOUT: tiles.hpp
   std::uint8_t k[kStages][kKvTileBytes];  // LAYOUT: tiles.hpp
   std::uint8_t v[kStages][kKvTileBytes];  // LAYOUT: tiles.hpp
-  std::uint8_t rel[kRelTileBytes];        // LAYOUT: [packed row][16]
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  std::uint64_t logits_full[kMaxLogitsSlots], logits_empty[kMaxLogitsSlots];
   std::uint64_t dirty_full, dirty_empty;
   std::uint64_t job_full[kJobRing], job_empty[kJobRing], job_taken;
   Job jobs[kJobRing];
-  DirtyTile dirty;
-  alignas(128) std::uint8_t proj[];  // LAYOUT: [kProjPad + i][16] = rel_proj[:, i], zero rows around (shear.hpp)
+  // LAYOUT, mode fused: rel [packed row][16], then proj^T [kProjPad + i][16] = rel_proj[:, i], and rows around (shear.hpp).
+  // Mode logits: a ring of slots (logits.hpp).
+  alignas(1024) std::uint8_t bias[];
 };
 
-constexpr int shared_bytes(int rel_extent) {
-  return static_cast<int>(sizeof(Shared)) + (rel_extent > 0 ? proj_rows(rel_extent) * kRelRowBytes : 0);
+__device__ __forceinline__ const std::uint8_t* rel_memory(const Shared& sm) { return sm.bias; }
+__device__ __forceinline__ std::uint8_t* proj_memory(Shared& sm) { return sm.bias + kRelTileBytes; }
+
+constexpr int fused_bytes(int rel_extent) {
+  return static_cast<int>(sizeof(Shared)) + kRelTileBytes + proj_rows(rel_extent) * kRelRowBytes;
 }
 
 }  // namespace flashrel::sm90::prefill

@@ -1,6 +1,7 @@
 // The bias of a 16-row slice on the matrix units: which rows of the transposed projection feed which block of scores.
 //
-// proj^T lives in shared memory as rows of 16 elements, row i = rel_proj[:, i], with kProjPad rows of zeros on either side.
+// proj^T lives in shared memory as rows of 16 elements, row i = rel_proj[:, i], with kProjPad rows on either side: zeros, or
+// with rel_edge = clamp the outermost rows again.
 // Fragment f of a slice is one mma.sync.m16n8k16: A = the slice's rel rows, B = eight rows of proj^T, column c of them
 //   i(f, c) = origin + warp - 8 f - c          origin = q_pos(first token) + rel_zero - first key of the tile
 // The slice's row r belongs to token warp + 8 s, s = r / group; its bias at key 8 b + c of the tile is entry
@@ -21,7 +22,8 @@ inline constexpr int kKeyBlocks = kTileKeys / kBlockKeys;
 FLASHREL_HD constexpr int first_fragment(int group) { return 1 - kWarpRows / group; }
 FLASHREL_HD constexpr int fragment_of(int block, int row, int group) { return block - row / group; }
 
-// A tile whose pairs all lie outside the band reads nothing but zeros: its origin is moved to where 'nothing' begins.
+// A tile whose pairs all lie on one side of the table reads nothing but the rows around it: its origin is moved to where they
+// begin.
 inline constexpr int kProjPad = 160;
 inline constexpr int kOriginBelow = -32;  // with this origin the largest entry is -1
 FLASHREL_HD constexpr int clamped_origin(long long origin, int extent) {

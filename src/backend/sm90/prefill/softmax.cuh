@@ -22,33 +22,26 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Keys of the tile that one row sees: columns [begin, end), shifted to this lane's first column.
-struct RowKeys {
-  int begin, end;
-};
-
-// Hidden scores become -inf, whatever they were.
-__device__ __forceinline__ void mask_scores(float (&s)[64], RowKeys a, RowKeys b) {
+// Hidden scores become -inf, whatever they were. `a`, `b`: the columns that the two rows see (tiles.hpp, lane_columns).
+__device__ __forceinline__ void mask_scores(float (&s)[64], std::uint32_t a, std::uint32_t b) {
 #pragma unroll
-  for (int block = 0; block < 16; ++block)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int col = block * 8 + i;
-      if (col < a.begin || col >= a.end) s[block * 4 + i] = kEmptyLse;
-      if (col < b.begin || col >= b.end) s[block * 4 + 2 + i] = kEmptyLse;
-    }
+  for (int i = 0; i < 32; ++i) {
+    const int reg = i / 2 * 4 + i % 2;
+    if ((a >> i & 1) == 0) s[reg] = kEmptyLse;
+    if ((b >> i & 1) == 0) s[reg + 2] = kEmptyLse;
+  }
 }
 
 struct SoftmaxRows {
-  // The exponent's reference is the true maximum so far: a dominant key then has probability 1, which no rounding hurts.
-  float max_a = 0, max_b = 0;    // -inf while a row has seen nothing
+  // The exponent's reference: the largest score when it was last moved (needs_move). -inf while a row has seen nothing.
+  float max_a = 0, max_b = 0;
   float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
   float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by, if `grew`
   bool grew = false;             // in any row of the warp
 
-  // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMasked: a row may see
-  // nothing in this tile; its probabilities are 0 then, even while its reference is still -inf.
-  template <bool kFirst, bool kMasked>
+  // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMayBeEmpty: all of a row's
+  // scores may be -inf; its probabilities are 0 then, even while its reference is still -inf.
+  template <bool kFirst, bool kMayBeEmpty>
   __device__ __forceinline__ void update(float (&s)[64], float scale_log2) {
     float a = s[0], b = s[2];
 #pragma unroll
@@ -63,7 +56,7 @@ struct SoftmaxRows {
       follow(a, b, scale_log2);
     }
     float shift_a = max_a * scale_log2, shift_b = max_b * scale_log2;
-    if constexpr (kMasked) {
+    if constexpr (kMayBeEmpty) {
       shift_a = a == kEmptyLse ? 0.0f : shift_a;
       shift_b = b == kEmptyLse ? 0.0f : shift_b;
     }
@@ -85,16 +78,29 @@ struct SoftmaxRows {
   }
 
  private:
-  // `top_a`, `top_b`: the rows' maxima in this tile. They seldom rise once a row has seen a few tiles.
+  // `top_a`, `top_b`: the rows' maxima in this tile.
   __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
-    const bool rose_a = top_a > max_a, rose_b = top_b > max_b;
-    grew = __any_sync(~0u, rose_a | rose_b);
+    const std::uint32_t quad = 0xfu << (threadIdx.x % 32 & ~3u);
+    const std::uint32_t votes_a = __ballot_sync(~0u, needs_move(top_a, max_a, sum_a, scale_log2));
+    const std::uint32_t votes_b = __ballot_sync(~0u, needs_move(top_b, max_b, sum_b, scale_log2));
+    grew = (votes_a | votes_b) != 0;
     if (!grew) return;
-    keep_a = rose_a ? exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
-    keep_b = rose_b ? exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
-    if (rose_a) max_a = top_a;
-    if (rose_b) max_b = top_b;
+    const bool move_a = (votes_a & quad) != 0, move_b = (votes_b & quad) != 0;
+    keep_a = move_a ? exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
+    keep_b = move_b ? exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
+    if (move_a) max_a = top_a;
+    if (move_b) max_b = top_b;
     sum_a *= keep_a, sum_b *= keep_b;
+  }
+
+  // Moving the reference costs a multiplication of the whole output, and scores grow a little all the time. But a key's
+  // probability is rounded to 16 bits unless it is 1, so the heaviest key of a row must be the reference where it carries
+  // the row. A row stays behind only while its new heaviest key weighs at most a third of it: four lanes hold half a weight
+  // each already. What a row decides depends on that row alone.
+  __device__ __forceinline__ static bool needs_move(float top, float max, float lane_sum, float scale_log2) {
+    constexpr float kMaxWeight = 256;
+    const float weight = exp2_approx((top - max) * scale_log2);
+    return top > max && weight > fminf(2 * lane_sum, kMaxWeight);
   }
 };
 

@@ -31,6 +31,17 @@ FLASHREL_HD constexpr int warp_row(int warp, int row, int group_log2) {
   return ((warp + kConsumerWarps * (row >> group_log2)) << group_log2) + (row & ((1 << group_log2) - 1));
 }
 
+// A lane of a consumer warp holds 32 columns of a tile: 8 b + i of its own origin, bit 2 b + i of a mask (b < 16, i < 2).
+// Those inside `columns`, which count from the lane's first.
+FLASHREL_HD constexpr std::uint32_t lane_columns_below(int column) {
+  if (column <= 0) return 0;
+  const int n = min_of(32, column / 8 * 2 + min_of(column % 8, 2));
+  return ~std::uint32_t{0} >> (32 - n);
+}
+FLASHREL_HD constexpr std::uint32_t lane_columns(Range columns) {
+  return lane_columns_below(columns.end) & ~lane_columns_below(columns.begin);
+}
+
 // ---------------------------------------------------------------- shared memory
 // LAYOUT. All operand rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
 //   K, V [key / 8][dim / 64][key % 8][64]      Q [dim / 64][packed row][64]      rel [packed row][16], not swizzled

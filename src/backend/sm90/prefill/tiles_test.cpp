@@ -25,6 +25,18 @@ TEST(Sm90Tiles, WarpsOwnEveryRowOnceAndTokensEightApart) {
   }
 }
 
+TEST(Sm90Tiles, ALaneKnowsItsColumns) {
+  for (int begin = -130; begin <= 140; ++begin)
+    for (int end = begin; end <= 140; ++end) {
+      const std::uint32_t mask = lane_columns({begin, end});
+      for (int i = 0; i < 32; ++i) {
+        const int column = i / 2 * 8 + i % 2;
+        ASSERT_EQ((mask >> i & 1) != 0, column >= begin && column < end) << begin << " " << end << " " << column;
+      }
+    }
+  EXPECT_EQ(lane_columns({-kFar, kFar}), ~0u);
+}
+
 // Where TMA puts element (x, slot_low, line, slot_high) of a box: dense in that order, then the 128-byte swizzle, which XORs
 // address bits 4-6 with bits 7-9.
 int tma_offset_bytes(int x, int slot_low, int line, int slot_high) {

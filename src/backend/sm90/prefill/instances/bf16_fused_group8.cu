@@ -1,5 +1,5 @@
 #include "backend/sm90/prefill/kernel.cuh"
 
 namespace flashrel::sm90::prefill {
-template const void* kernel_address<__nv_bfloat16, 8>();
+template const void* kernel_address<__nv_bfloat16, FusedBias<8>>();
 }
