@@ -5,6 +5,7 @@
 #include "backend/sm90/policy.hpp"
 #include "backend/sm90/prefill/launch.hpp"
 #include "backend/sm90/sm90.hpp"
+#include "gpu/schedule.hpp"
 #include "gpu/shares.hpp"
 
 namespace flashrel::sm90 {
@@ -16,8 +17,9 @@ void book(const Problem& problem, Plan& plan) {
 }
 
 Status schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
-  return plan.schedule.n_shares > 0 ? gpu::launch_shares(problem, tensors, plan, schedule, stream)
-                                    : prefill::schedule(problem, tensors, plan, schedule, stream);
+  if (plan.schedule.n_shares > 0) return gpu::launch_shares(problem, tensors, plan, schedule, stream);
+  return is_decode(plan.policy) ? gpu::launch_schedule(problem, tensors, plan, schedule, stream)
+                                : prefill::schedule(problem, tensors, plan, schedule, stream);
 }
 
 Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, const CallMemory& memory, void* stream) {
