@@ -26,12 +26,12 @@ inline constexpr int kLogitBytes = 0;
 template <class Logit>
 inline constexpr int kLogitBytes<LogitsBias<Logit>> = sizeof(Logit);
 
-// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around. With rel_logits the
-// loading warps need more than 24 and the consumers less than 240.
+// A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around. The consumers of the
+// fused bias need all that they can get; elsewhere the loading warps do better with more than 24.
 template <class Bias>
-inline constexpr int kOtherRegisters = kLogitBytes<Bias> != 0 ? 40 : 24;
+inline constexpr int kOtherRegisters = kIsFused<Bias> ? 24 : 40;
 template <class Bias>
-inline constexpr int kConsumerRegisters = kLogitBytes<Bias> != 0 ? 232 : 240;
+inline constexpr int kConsumerRegisters = kIsFused<Bias> ? 240 : 232;
 template <class Bias>
 inline constexpr bool kRegistersFit = kOtherRegisters<Bias> + 2 * kConsumerRegisters<Bias> <= 3 * (65536 / kThreads / 8 * 8);
 
