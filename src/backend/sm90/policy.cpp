@@ -50,7 +50,10 @@ Policy choose_decode(const Problem& problem, const Device& device) {
   policy.n_workers = clamp_to(device.n_sms, 1, gpu::kMaxShares);
   policy.equal_shares = true;
   policy.patience_clocks = kPatienceClocks;
-  policy.route = problem.bias == BiasMode::kFused ? Route::kFused : Route::kNone;
+  // In mode logits TMA's boxes do the shear.
+  policy.route = problem.bias == BiasMode::kFused    ? Route::kFused
+                 : problem.bias == BiasMode::kLogits ? Route::kSheared
+                                                     : Route::kNone;
   policy.stages = decode::kStages;
   policy.cost = {7, 0.93, 0.3};
   return policy;
@@ -60,9 +63,11 @@ Policy choose_decode(const Problem& problem, const Device& device) {
 
 bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
-  if (rows == 0 || options.deterministic || problem.bias == BiasMode::kLogits) return false;
-  if (is_clamped(problem.band)) return false;
-  return problem.bias != BiasMode::kFused || rows / problem.group() <= decode::max_tile_tokens(rows);
+  if (rows == 0 || options.deterministic || is_clamped(problem.band)) return false;
+  if (problem.bias == BiasMode::kLogits &&
+      (rows > decode::kMaxLogitsRows || problem.rel_logits_dtype != problem.dtype || problem.strides.rel_logits_token == 0))
+    return false;
+  return problem.bias == BiasMode::kNone || rows / problem.group() <= decode::max_tile_tokens(rows);
 }
 
 bool is_decode(const Policy& policy) { return policy.tile_keys == decode::kTileKeys; }

@@ -1,12 +1,14 @@
-// The fused bias of one tile: rel_proj^T (keys x 16) times rel^T (16 x rows) on the matrix units, written into the score
-// registers before QK adds to them. All rows of a token share their distances, so 16 keys of the tile are 16 neighbouring
-// entries of rel_proj, and a block of 8 columns takes one product for each token it holds.
+// The bias of one tile, written into the score registers before QK adds to them, in units of 1 / softmax_scale.
+// Mode logits reads one entry a score. Mode fused: rel_proj^T (keys x 16) times rel^T (16 x rows) on the matrix units. All rows
+// of a token share their distances, so 16 keys of the tile are 16 neighbouring entries of rel_proj, and a block of 8 columns
+// takes one product for each token it holds.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "backend/sm90/decode/shared.cuh"
+#include "gpu/element.cuh"
 #include "gpu/mma_sync.cuh"
 
 namespace flashrel::sm90::decode {
@@ -65,6 +67,23 @@ __device__ __forceinline__ void bias_scores(float (&s)[kRows / 2], const std::ui
     bias_scores<T, kRows, 2>(s, proj, rel, factor, group_log2, key, shift);
   else
     bias_scores<T, kRows, 0>(s, proj, rel, factor, group_log2, key, shift);
+}
+
+// Mode logits, with the registers of bias_scores: this tile's run of rel_logits, a row after the other.
+template <class T, int kRows>
+__device__ __forceinline__ void logits_scores(float (&s)[kRows / 2], const std::uint8_t* logits, float factor, int group_log2,
+                                              int key, int shift) {
+  const int lane = threadIdx.x % 32;
+  const T* lane_logits = reinterpret_cast<const T*>(logits) + shift + bias_entry(0, key);
+#pragma unroll
+  for (int b = 0; b < kRows / 8; ++b)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = b * 8 + lane % 4 * 2 + i;
+      const T* entry = lane_logits + row * bias_entries(kRows) + (row >> group_log2);
+      s[b * 4 + i] = gpu::to_float(entry[0]) * factor;
+      s[b * 4 + 2 + i] = gpu::to_float(entry[-8]) * factor;
+    }
 }
 
 }  // namespace flashrel::sm90::decode

@@ -18,13 +18,14 @@
 
 namespace flashrel::sm90::decode {
 
-template <class T, int kRows, bool kBias>
+template <class T, int kRows, BiasMode kBias>
 class Consumer {
   static constexpr int kBlocks = kRows / 8;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
-  __device__ __forceinline__ Consumer(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows>* bias, int warp)
+  __device__ __forceinline__ Consumer(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows, kBias>* bias,
+                                      int warp)
       : p_(params), sm_(shared), bias_(bias), warp_(warp), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
@@ -68,12 +69,13 @@ class Consumer {
   }
 
   __device__ __forceinline__ void use_tile(int flags) {
-    const bool biased = kBias && (flags & kTileBiased) != 0;
-    if constexpr (kBias) {
+    const bool biased = kBias != BiasMode::kNone && (flags & kTileBiased) != 0;
+    const int key = warp_ % 4 * 16 + lane_ / 4, shift = flags >> kBiasShiftBit;
+    if constexpr (kBias == BiasMode::kFused)
       if (biased)
-        bias_scores<T, kRows>(s_, bias_->proj[stage_], sm_.rel[ring_], sm_.bias_factor[ring_], p_.group_log2,
-                              warp_ % 4 * 16 + lane_ / 4, flags >> kBiasShiftBit);
-    }
+        bias_scores<T, kRows>(s_, bias_->proj[stage_], sm_.rel[ring_], sm_.bias_factor[ring_], p_.group_log2, key, shift);
+    if constexpr (kBias == BiasMode::kLogits)
+      if (biased) logits_scores<T, kRows>(s_, bias_->logits[stage_], p_.inverse_scale, p_.group_log2, key, shift);
     gpu::wgmma_fence();
     multiply_qk(biased);
     gpu::wgmma_commit();
@@ -172,7 +174,7 @@ class Consumer {
 
   const KernelParams& p_;
   Shared<kRows>& sm_;
-  BiasBuffers<kRows>* bias_;
+  BiasBuffers<kRows, kBias>* bias_;
   const int warp_, lane_;
   int stage_ = 0, phase_ = 0;
   int item_count_ = 0, ring_ = 0;

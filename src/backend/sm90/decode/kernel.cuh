@@ -12,11 +12,11 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, bool kBias>
+template <int kRows, BiasMode kBias>
 __device__ __forceinline__ void init_barriers(Shared<kRows>& sm) {
   const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
   for (int i = 0; i < kStages; ++i) {
-    init(sm.full[i], kBias ? 2 : 1);
+    init(sm.full[i], kBias == BiasMode::kFused ? 2 : 1);
     init(sm.empty[i], kConsumerWarps);
     init(sm.raw_full[i], 1);
   }
@@ -27,11 +27,11 @@ __device__ __forceinline__ void init_barriers(Shared<kRows>& sm) {
   gpu::fence_mbarrier_init();
 }
 
-template <class T, int kRows, bool kBias>
+template <class T, int kRows, BiasMode kBias>
 __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_constant__ KernelParams p) {
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
   auto& sm = *reinterpret_cast<Shared<kRows>*>(shared_memory);
-  auto* bias = reinterpret_cast<BiasBuffers<kRows>*>(shared_memory + sizeof(Shared<kRows>));
+  auto* bias = reinterpret_cast<BiasBuffers<kRows, kBias>*>(shared_memory + sizeof(Shared<kRows>));
   if (threadIdx.x == 0) init_barriers<kRows, kBias>(sm);
   if (threadIdx.x == 32) {
     gpu::prefetch_tensor_map(p.k);
@@ -51,12 +51,12 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
       Loader<kRows, kBias>(p, sm, bias).run();
     else if (warp == kConsumerWarps + 1)
       query_warp<kRows, kBias>(p, sm);
-    else if (kBias && warp == kConsumerWarps + 2)
-      bias_warp<kRows>(sm, *bias);
+    else if (warp == kConsumerWarps + 2)
+      if constexpr (kBias == BiasMode::kFused) bias_warp<kRows>(sm, *bias);
   }
 }
 
-template <class T, int kRows, bool kBias>
+template <class T, int kRows, BiasMode kBias>
 const void* kernel_address() {
   return reinterpret_cast<const void*>(&attention_kernel<T, kRows, kBias>);
 }

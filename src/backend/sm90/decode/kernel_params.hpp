@@ -24,8 +24,9 @@ struct MergeParams {
 //   k, v (x = head * head_stride + 64 line part, 8 slots, line, slot / 8, page)   box (64, 8, 2, keys / 8, 1)
 //   rel  (d_rel, head, token)                                  box (16, group, rows / group)
 //   proj (entry, d_rel)                                        box (bias_entries, 16)
+//   logits (entry, head, token)                                box (bias_entries, group, rows / group)
 struct KernelParams {
-  CUtensorMap q, k, v, rel, proj;
+  CUtensorMap q, k, v, rel, proj, logits;
   gpu::BatchParams batch;
   gpu::OutputParams output;
   gpu::WorkParams work;
@@ -35,7 +36,7 @@ struct KernelParams {
   // q_len of a sequence, which it may be writing.
   bool starts_early = false;
   Range visible;
-  Range band;  // mode fused; else empty
+  Range band;  // empty in mode none
   int n_tokens = 0;
   int group_log2 = 0;
   int n_boxes = 1, keys_per_box = kTileKeys;  // of a key tile
@@ -46,8 +47,10 @@ struct KernelParams {
   float slack = 0;                            // SoftmaxColumns::grew
   float lowest_score = 0;                     // below every score that matters; times scale_log2 it is finite
 
-  // Mode fused. Scores are accumulated in units of 1 / softmax_scale, so the bias enters as rel * proj * (tau / softmax_scale).
+  // Scores are accumulated in units of 1 / softmax_scale, so the bias enters as L / softmax_scale; in mode fused L is
+  // rel * proj * tau.
   int rel_zero = 0;
+  int logits_bytes = 0;              // of one tile
   const float* rel_scale = nullptr;  // tau per token, nullable
   std::int64_t rel_scale_stride = 0;
   float inverse_scale = 0;  // 1 / softmax_scale

@@ -13,7 +13,9 @@ namespace flashrel::sm90::decode {
 namespace {
 
 constexpr int kMaxSharedBytes = 227 * 1024;
-static_assert(shared_bytes<72>(true) <= kMaxSharedBytes && shared_bytes<32>(true) <= kMaxSharedBytes);
+static_assert(shared_bytes<72, BiasMode::kFused>() <= kMaxSharedBytes &&
+              shared_bytes<40, BiasMode::kFused>() <= kMaxSharedBytes);
+static_assert(shared_bytes<kMaxLogitsRows, BiasMode::kLogits>() <= kMaxSharedBytes);
 
 // A copy of rel_proj whose rows start on 16 bytes, for a rel_proj that TMA cannot read.
 constexpr const char* kAlignedProjEntry = "aligned_rel_proj";
@@ -75,6 +77,17 @@ Status make_bias_maps(const Problem& p, const Tensors& t, Proj proj, int rows, K
                               k.proj);
 }
 
+Status make_logits_map(const Problem& p, const Tensors& t, int rows, KernelParams& k) {
+  const Strides& s = p.strides;
+  const int group = p.group(), tile_tokens = rows / group;
+  k.logits_bytes = tile_tokens * group * bias_entries(rows) * 2;
+  return gpu::make_tensor_map("rel_logits", t.rel_logits, p.dtype,
+                              {{p.rel_extent, 0, bias_entries(rows)},
+                               {p.n_q_heads, s.rel_logits_head, group},
+                               {p.n_tokens, s.rel_logits_token, tile_tokens}},
+                              gpu::Swizzle::kNone, k.logits);
+}
+
 Status make_maps(const Problem& p, const Tensors& t, int rows, KernelParams& k) {
   const Strides& s = p.strides;
   const int group = p.group(), tile_tokens = rows / group;
@@ -115,7 +128,7 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.scale_log2 = shared.scale_log2;
   k.slack = 0.5f / k.scale_log2;
   k.lowest_score = -1e37f / max_of(1.0f, k.scale_log2);
-  if (p.bias != BiasMode::kFused) return k;
+  if (p.bias == BiasMode::kNone) return k;
   k.band = p.band;
   k.rel_zero = static_cast<int>(p.rel_zero);
   k.rel_scale = p.has_rel_scale ? t.rel_scale : nullptr;
@@ -130,19 +143,23 @@ struct Instance {
 };
 
 template <class T, int kRows>
-Instance instance_of(bool fused) {
-  return {fused ? kernel_address<T, kRows, true>() : kernel_address<T, kRows, false>(), shared_bytes<kRows>(fused)};
+Instance instance_of(BiasMode bias) {
+  if (bias == BiasMode::kFused) return {kernel_address<T, kRows, BiasMode::kFused>(), shared_bytes<kRows, BiasMode::kFused>()};
+  if constexpr (kRows <= kMaxLogitsRows)
+    if (bias == BiasMode::kLogits)
+      return {kernel_address<T, kRows, BiasMode::kLogits>(), shared_bytes<kRows, BiasMode::kLogits>()};
+  return {kernel_address<T, kRows, BiasMode::kNone>(), shared_bytes<kRows, BiasMode::kNone>()};
 }
 
 template <class T>
-Instance instance_of(int rows, bool fused) {
+Instance instance_of(int rows, BiasMode bias) {
   switch (rows) {
-    case 8: return instance_of<T, 8>(fused);
-    case 16: return instance_of<T, 16>(fused);
-    case 32: return instance_of<T, 32>(fused);
-    case 40: return instance_of<T, 40>(fused);
-    case 64: return instance_of<T, 64>(fused);
-    default: return instance_of<T, 72>(fused);
+    case 8: return instance_of<T, 8>(bias);
+    case 16: return instance_of<T, 16>(bias);
+    case 32: return instance_of<T, 32>(bias);
+    case 40: return instance_of<T, 40>(bias);
+    case 64: return instance_of<T, 64>(bias);
+    default: return instance_of<T, 72>(bias);
   }
 }
 
@@ -158,16 +175,16 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   const int rows = plan.policy.tile_rows;
   KernelParams params = make_params(problem, tensors, plan, memory);
   FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, rows, params));
-  const bool fused = problem.bias == BiasMode::kFused;
-  if (fused) {
+  if (problem.bias == BiasMode::kLogits) FLASHREL_RETURN_IF_ERROR(make_logits_map(problem, tensors, rows, params));
+  if (problem.bias == BiasMode::kFused) {
     Proj proj;
     FLASHREL_RETURN_IF_ERROR(align_proj(problem, tensors, plan, memory, stream, proj));
     FLASHREL_RETURN_IF_ERROR(make_bias_maps(problem, tensors, proj, rows, params));
     if (proj.data != tensors.rel_proj) params.starts_early = false;  // the kernel before is the one that copies it
   }
 
-  const Instance instance =
-      problem.dtype == DType::kBFloat16 ? instance_of<__nv_bfloat16>(rows, fused) : instance_of<__half>(rows, fused);
+  const Instance instance = problem.dtype == DType::kBFloat16 ? instance_of<__nv_bfloat16>(rows, problem.bias)
+                                                              : instance_of<__half>(rows, problem.bias);
   FLASHREL_RETURN_IF_ERROR(
       gpu::cuda_status(cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
                        "cudaFuncSetAttribute"));

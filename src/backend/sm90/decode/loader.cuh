@@ -1,5 +1,5 @@
-// The loader warp brings K and V of every key tile by TMA, one lane a box, and with a bias the run of rel_proj that the tile
-// reads.
+// The loader warp brings K and V of every key tile by TMA, one lane a box, and with a bias the run of rel_proj or of rel_logits
+// that the tile reads.
 #pragma once
 
 #include "backend/sm90/decode/shared.cuh"
@@ -11,10 +11,10 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, bool kBias>
+template <int kRows, BiasMode kBias>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows>* bias)
+  __device__ __forceinline__ Loader(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows, kBias>* bias)
       : p_(params), sm_(shared), bias_(bias), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
@@ -40,6 +40,7 @@ class Loader {
     const Lengths lengths = item.lengths();
     tiles_ = item.tiles();
     kv_head_ = item.kv_head();
+    first_token_ = item.first_token();
     q_len_ = lengths.q_len;
     first_pos_ = q_pos(0, lengths);
     newest_ = lengths.kv_len - lengths.q_len;
@@ -87,18 +88,25 @@ class Loader {
     // Smallest distance in the tile; the largest is kTileKeys + q_len - 2 more.
     const int nearest = first_pos_ - (first_key + kTileKeys - 1);
     if (!full_tiles_.contains(tile)) flags |= kTileMasked;
-    if (kBias && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) {
+    if (kBias != BiasMode::kNone && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) {
       const int origin = nearest + p_.rel_zero;
       flags |= kTileBiased | origin - bias_begin(origin) << kBiasShiftBit;
     }
 
-    if (!waited_ && first_key + kTileKeys > newest_) wait_for_kernel_before(), waited_ = true;
+    const bool needs_logits = kBias == BiasMode::kLogits && (flags & kTileBiased) != 0;
+    // The newest keys and rel_logits may be what the kernel before writes.
+    if (!waited_ && (first_key + kTileKeys > newest_ || needs_logits)) wait_for_kernel_before(), waited_ = true;
     const std::uint32_t full = gpu::smem_address(&sm_.full[stage_]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.empty[stage_]), phase_ ^ 1);
     if (lane_ == 0) {
       sm_.tiles[stage_] = {first_key, flags, tile_seen(tile, seen_)};
-      gpu::mbarrier_arrive_expect(full, n_needed * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup));
-      if constexpr (kBias) load_bias(flags, nearest);
+      gpu::mbarrier_arrive_expect(
+          full, n_needed * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup) + (needs_logits ? p_.logits_bytes : 0));
+      if constexpr (kBias == BiasMode::kFused) load_proj(flags, nearest);
+      if constexpr (kBias == BiasMode::kLogits)
+        if (needs_logits)
+          gpu::tma_load_3d(gpu::smem_address(bias_->logits[stage_]), p_.logits, full, bias_begin(nearest + p_.rel_zero),
+                           kv_head_ << p_.group_log2, first_token_);
     }
     __syncwarp();  // SYNC: bytes are announced before the first copy may bring any
     if (needed) {
@@ -110,7 +118,7 @@ class Loader {
     next_stage();
   }
 
-  __device__ __forceinline__ void load_bias(int flags, int nearest) {
+  __device__ __forceinline__ void load_proj(int flags, int nearest) {
     const std::uint32_t raw_full = gpu::smem_address(&sm_.raw_full[stage_]);
     if ((flags & kTileBiased) != 0) {
       gpu::mbarrier_arrive_expect(raw_full, static_cast<int>(sizeof bias_->raw[0]));
@@ -125,7 +133,7 @@ class Loader {
     if (lane_ == 0) {
       sm_.tiles[stage_].flags = kNoMoreTiles;
       gpu::mbarrier_arrive(gpu::smem_address(&sm_.full[stage_]));
-      if constexpr (kBias) gpu::mbarrier_arrive(gpu::smem_address(&sm_.raw_full[stage_]));
+      if constexpr (kBias == BiasMode::kFused) gpu::mbarrier_arrive(gpu::smem_address(&sm_.raw_full[stage_]));
     }
   }
 
@@ -135,14 +143,14 @@ class Loader {
 
   const KernelParams& p_;
   Shared<kRows>& sm_;
-  BiasBuffers<kRows>* bias_;
+  BiasBuffers<kRows, kBias>* bias_;
   const int lane_;
   int stage_ = 0, phase_ = 0;
   bool waited_ = false;  // for the kernel before
   // The item.
   Range tiles_, full_tiles_;  // full tiles hide no pair
   Range seen_;                // keys that some row of the sequence sees
-  int kv_head_ = 0, q_len_ = 0, first_pos_ = 0;
+  int kv_head_ = 0, first_token_ = 0, q_len_ = 0, first_pos_ = 0;
   int newest_ = 0;  // keys from here on may have been written by the kernel before
   const std::int32_t* table_ = nullptr;
   int window_ = 0, pages_ = 0, next_pages_ = 0;  // entries [window, window + 64), one a lane and register

@@ -12,7 +12,7 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, bool kBias>
+template <int kRows, BiasMode kBias>
 __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>& sm) {
   const int lane = threadIdx.x % 32;
   wait_for_kernel_before();
@@ -39,10 +39,11 @@ __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>&
 #pragma unroll
       for (int line = 0; line < kLinesPerRow; ++line)
         gpu::tma_load_4d(gpu::smem_address(sm.q[ring]) + line * kRows * kLineBytes, p.q, full, 0, head, first_token, line);
-      if constexpr (kBias) gpu::tma_load_3d(gpu::smem_address(sm.rel[ring]), p.rel, full, 0, head, first_token);
+      if constexpr (kBias == BiasMode::kFused)
+        gpu::tma_load_3d(gpu::smem_address(sm.rel[ring]), p.rel, full, 0, head, first_token);
       sm.items[ring] = info;
     }
-    if constexpr (kBias) {
+    if constexpr (kBias == BiasMode::kFused) {
       for (int row = lane; row < kRows; row += 32) {
         const int token = row >> p.group_log2;
         float factor = p.inverse_scale;
@@ -57,7 +58,7 @@ __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>&
 }
 
 template <int kRows>
-__device__ __forceinline__ void bias_warp(Shared<kRows>& sm, BiasBuffers<kRows>& bias) {
+__device__ __forceinline__ void bias_warp(Shared<kRows>& sm, BiasBuffers<kRows, BiasMode::kFused>& bias) {
   constexpr int kEntries = bias_entries(kRows), kBlocks = kEntries / 8;
   const int lane = threadIdx.x % 32;
   // Matrix lane / 8 of a step is half `half` of the 16 values and block `block` of the step's two.

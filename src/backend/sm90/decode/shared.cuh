@@ -2,8 +2,9 @@
 //
 // BARRIERS (mbarriers unless said; "warp" = one lane of it arrives)
 //   name            count  arrives                              waits
-//   full[4]         1 (2)  loader + bytes of K and V; with a    consumers
-//                          bias also the bias warp
+//   full[4]         1 (2)  loader + bytes of K and V, in mode   consumers
+//                          logits also of their run; in mode
+//                          fused also the bias warp
 //   empty[4]        8      consumer warps, tile is used up      loader
 //   raw_full[4]     1      loader + bytes of rel_proj's box     bias warp (mode fused only)
 //   item_full[2]    1      query warp + bytes of q and rel      consumers
@@ -15,6 +16,7 @@
 #include <cstdint>
 
 #include "backend/sm90/decode/tiles.hpp"
+#include "base/types.hpp"
 
 namespace flashrel::sm90::decode {
 
@@ -78,16 +80,24 @@ struct alignas(1024) Shared {
   std::uint64_t item_full[2], item_empty[2];
 };
 
-// Mode fused: behind Shared.
+// Behind Shared: what the bias of a tile is made from.
+template <int kRows, BiasMode kBias>
+struct BiasBuffers {};
+
 template <int kRows>
-struct BiasBuffers {
+struct BiasBuffers<kRows, BiasMode::kFused> {
   alignas(128) std::uint8_t raw[kStages][kRelDim * bias_entries(kRows) * 2];  // LAYOUT: [d_rel][entry], as TMA brings it
   std::uint8_t proj[kStages][bias_entries(kRows) * kRelRowBytes];             // LAYOUT: [entry][d_rel]
 };
 
 template <int kRows>
-constexpr int shared_bytes(bool fused) {
-  return static_cast<int>(sizeof(Shared<kRows>) + (fused ? sizeof(BiasBuffers<kRows>) : 0));
+struct BiasBuffers<kRows, BiasMode::kLogits> {
+  alignas(128) std::uint8_t logits[kStages][kRows * bias_entries(kRows) * 2];  // LAYOUT: [packed row][entry]
+};
+
+template <int kRows, BiasMode kBias>
+constexpr int shared_bytes() {
+  return static_cast<int>(sizeof(Shared<kRows>) + (kBias == BiasMode::kNone ? 0 : sizeof(BiasBuffers<kRows, kBias>)));
 }
 
 }  // namespace flashrel::sm90::decode

@@ -28,8 +28,9 @@ constexpr int instance_rows(std::int64_t n_rows) {
   return 0;
 }
 
-// Tokens whose biases the shared memory of an instance has room for.
+// What the shared memory of an instance has room for: biases of so many tokens; rel_logits of so many rows.
 FLASHREL_HD constexpr int max_tile_tokens(int rows) { return rows <= 32 ? rows : 18; }
+inline constexpr int kMaxLogitsRows = 40;
 
 // ---------------------------------------------------------------- shared memory
 // LAYOUT. Rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
