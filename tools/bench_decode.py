@@ -151,6 +151,7 @@ def inputs(case):
         rel=normal(n, case.heads, D_REL).bfloat16(), rel_proj=(normal(D_REL, case.extent) * 0.4).bfloat16(),
         out=torch.empty(n, case.heads, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE),
     )  # fmt: skip
+    shared["rel_logits"] = torch.einsum("thd,de->the", shared["rel"], shared["rel_proj"])
     copies, begin = [], 0
     for _ in range(n_copies):
         table = torch.full((len(pages), max(pages)), -1, dtype=torch.int32)
@@ -179,6 +180,7 @@ def main():
     parser.add_argument("--lib", required=True, help="path of libflashrel.so")
     parser.add_argument("--backends", default="sm90")
     parser.add_argument("--peers", default="", help="cudnn, flash")
+    parser.add_argument("--modes", default="none,fused", help="none, fused, logits")
     parser.add_argument("--cases", default="", help="only cases whose name contains one of these, comma-separated")
     parser.add_argument("--own", action="store_true", help="also calls that make their own schedule")
     parser.add_argument("--replays", type=int, default=7)
@@ -196,8 +198,9 @@ def main():
         copies, read = inputs(case), kv_bytes(case) / bandwidth / 1e3
         line = f"{case.name:28s} {kv_bytes(case) / 1e6:7.1f} MB  read {read:7.2f} us |"
         for backend in options.backends.split(","):
-            for mode in ("none", "fused"):
-                keep = lambda x: x if mode == "fused" else {k: t for k, t in x.items() if not k.startswith("rel")}
+            for mode in options.modes.split(","):
+                names = dict(none=(), fused=("rel", "rel_proj"), logits=("rel_logits",))[mode]
+                keep = lambda x: {k: t for k, t in x.items() if not k.startswith("rel") or k in names}
                 for kind in (SharedCall, FlashRel) if options.own else (SharedCall,):
                     name = f"{backend} {mode}" + (" own" if kind is FlashRel else "")
                     try:
@@ -208,7 +211,7 @@ def main():
                     copies[0]["out"].fill_(math.nan)
                     calls[0].launch()
                     torch.cuda.synchronize()
-                    error = worst_error(case, copies[0], mode == "fused")
+                    error = worst_error(case, copies[0], mode != "none")
                     us = graph_us([call.launch for call in calls], options.replays)
                     line += f" {name} {us:7.2f} us {100 * read / us:5.1f} %" + ("" if error < 1e-2 else f" WRONG {error:.1e}")
                     wrong += not error < 1e-2
