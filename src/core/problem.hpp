@@ -51,8 +51,7 @@ struct Problem {
   std::int64_t rel_zero = 0;
 
   Strides strides;
-  int input_alignment =
-      16;  // bytes: the largest power of two up to 16 that divides the addresses of q, K, V, rel and rel_logits
+  int input_alignment = 16;  // bytes: the largest power of two up to 16 that divides the addresses of q, K, V and the bias
 
   int group() const { return n_q_heads / n_kv_heads; }
   bool operator==(const Problem&) const = default;
