@@ -14,7 +14,7 @@ struct Figure {
   MemoryKind memory = MemoryKind::kHost;
   Spread us;
   double flops = 0, bytes = 0;  // visible pairs and bytes that a call must move, counted from the lengths
-  double predicted_us = 0;        // by the plan's cost model; 0 = unknown
+  double predicted_us = 0;      // by the plan's cost model; 0 = unknown
   std::size_t n_copies = 1;
   bool is_bf16 = true;  // the matrix ceiling is that of bfloat16
   bool correct = false;

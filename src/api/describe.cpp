@@ -85,7 +85,8 @@ std::string describe_plan(const Problem& problem, const Device& device, const Pl
   write_ledger(json, "workspace", plan.workspace);
   write_ledger(json, "schedule_memory", plan.schedule_memory);
   const Cost cost = estimate_cost(problem, device);
-  json.number("flops", cost.flops).number("bytes", cost.bytes)
+  json.number("flops", cost.flops)
+      .number("bytes", cost.bytes)
       .number("bound_us", cost.bound_us)
       .number("predicted_us", predict_us(plan.policy.cost, cost.flops, cost.bytes, device));
   return json.end_object().str();

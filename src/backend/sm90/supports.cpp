@@ -105,7 +105,8 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
   const bool not_in_decode = !decode && (p.bias == BiasMode::kLogits || is_clamped(p.band));
   if (not_in_decode && options.backend == "auto" && !options.deterministic &&
       decode::instance_rows(p.max_seqlen_q * p.group()) != 0)
-    return refusal("max_seqlen_q", p.max_seqlen_q, "longer queries with rel_edge clamp or such rel_logits (decode has neither)");
+    return refusal("max_seqlen_q", p.max_seqlen_q,
+                   "longer queries with rel_edge clamp or such rel_logits (decode has neither)");
   if (p.page_size % prefill::kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");
