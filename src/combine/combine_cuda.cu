@@ -17,7 +17,9 @@ using namespace flashrel::gpu;
 
 constexpr int kWarps = 4;
 constexpr int kPerLane = 4;  // columns that a lane merges at once
-constexpr int kAtOnce = 4;   // parts that are read before any is added
+// Parts that are read before any is added. Four of a 16-bit type spill on sm_80.
+template <class Part>
+constexpr int kPartsAtOnce = sizeof(Part) == 4 ? 4 : 2;
 
 // Largest of both; NaN when either is NaN.
 __device__ float max_or_nan(float x, float y) { return x >= y || x != x ? x : y; }
@@ -42,9 +44,10 @@ __device__ float warp_sum(float x) {
 }
 
 // Merges a row with one warp; returns its lse. `store(column, value)` takes every column of [0, n_columns).
-// Parts are read four at a time: one after the other, 50 parts would be 50 trips to memory.
+// Several parts are read at a time: one after the other, 50 parts would be 50 trips to memory.
 template <class Part, class Store>
 __device__ float merge_row(const RowParts<Part>& parts, int n_columns, Store&& store) {
+  constexpr int kAtOnce = kPartsAtOnce<Part>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float max_lse = kEmptyLse;
   for (int i = lane; i < parts.n_parts; i += 32) max_lse = max_or_nan(max_lse, parts.lse[i * parts.lse_stride]);
