@@ -145,9 +145,11 @@ TEST(Sm90Supports, ServesLogitsOfAnyGroupAndExtent) {
 
 // Decode has neither rel_logits nor an edge that clamps: `auto` leaves such short queries to mma.
 TEST(Sm90Supports, AutoTurnsShortQueriesAwayThatDecodeHasNotGot) {
-  Problem logits = prefill_with_logits(), clamped = prefill();
+  Problem broadcast = prefill_with_logits(), other_type = prefill_with_logits(), clamped = prefill();
+  broadcast.strides.rel_logits_token = 0;
+  other_type.rel_logits_dtype = DType::kFloat32;
   clamped.band = {-kFar, kFar};
-  for (Problem p : {logits, clamped}) {
+  for (Problem p : {broadcast, other_type, clamped}) {
     p.max_seqlen_q = 1;
     Options options;
     EXPECT_EQ(supports(p, h200(), options).rfind("max_seqlen_q: got 1,", 0), 0u);
@@ -155,6 +157,16 @@ TEST(Sm90Supports, AutoTurnsShortQueriesAwayThatDecodeHasNotGot) {
     EXPECT_EQ(supports(p, h200(), options), "");
     EXPECT_FALSE(is_decode(choose_policy(p, h200(), options)));
   }
+}
+
+TEST(Sm90Supports, DecodeTakesLogitsOfFewRows) {
+  Problem p = prefill_with_logits();
+  p.max_seqlen_q = decode::kMaxLogitsRows / p.group();
+  EXPECT_EQ(supports(p, h200(), {}), "");
+  EXPECT_TRUE(is_decode(choose_policy(p, h200(), {})));
+  ++p.max_seqlen_q;
+  EXPECT_NE(supports(p, h200(), {}), "");
+  EXPECT_FALSE(is_decode(choose_policy(p, h200(), {})));
 }
 
 TEST(Sm90Supports, EveryRefusalOfLogitsNamesItsArgument) {
