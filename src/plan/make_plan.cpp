@@ -1,6 +1,7 @@
 #include "plan/make_plan.hpp"
 
 #include <string>
+#include <type_traits>
 
 #include "backend/backend.hpp"
 #include "plan/route.hpp"
@@ -10,6 +11,8 @@ namespace {
 
 // "At most n": beyond this many part slots more splits only cost memory.
 constexpr std::int64_t kMaxRequestedSlots = 8192;
+
+}  // namespace
 
 ScheduleShape make_schedule_shape(const Problem& problem, const Options& options, const Policy& policy) {
   ScheduleShape s;
@@ -34,8 +37,6 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
   }
   return s;
 }
-
-}  // namespace
 
 Status make_plan(const Problem& problem, const Device& device, const Options& options, Plan& plan) {
   plan = Plan{};
@@ -66,33 +67,20 @@ void complete_plan(const Problem& problem, const Options& options, Plan& plan) {
 }
 
 std::uint64_t schedule_key(const Problem& problem, const Plan& plan) {
-  const ScheduleShape& s = plan.schedule;
+  // Whole structs, so that no field can be left out.
+  static_assert(std::has_unique_object_representations_v<ScheduleShape> &&
+                std::has_unique_object_representations_v<ScheduleBounds>);
   std::uint64_t key = 14695981039346656037u;  // FNV-1a
-  const auto mix = [&key](std::uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte) key = (key ^ (value >> 8 * byte & 0xff)) * 1099511628211u;
+  const auto mix = [&key](const void* data, std::size_t n) {
+    for (const auto* byte = static_cast<const unsigned char*>(data); n > 0; --n, ++byte) key = (key ^ *byte) * 1099511628211u;
   };
-  for (const char c : std::string(plan.backend->name) + "/" + std::string(plan.policy.name)) mix(static_cast<unsigned char>(c));
-  for (const std::int64_t value : {std::int64_t{s.n_seqs},
-                                   std::int64_t{s.n_kv_heads},
-                                   std::int64_t{s.group},
-                                   std::int64_t{s.tile_rows},
-                                   std::int64_t{s.tile_keys},
-                                   std::int64_t{s.visible.begin},
-                                   std::int64_t{s.visible.end},
-                                   std::int64_t{s.fixed_tiles_per_part},
-                                   std::int64_t{s.max_parts},
-                                   std::int64_t{s.target_parts},
-                                   std::int64_t{s.min_tiles_per_part},
-                                   std::int64_t{s.n_shares},
-                                   std::int64_t{plan.policy.n_workers},
-                                   plan.bounds.n_items,
-                                   plan.bounds.n_slots,
-                                   problem.n_tokens,
-                                   problem.max_seqlen_q,
-                                   problem.max_seqlen_k,
-                                   std::int64_t{problem.page_size},
-                                   problem.max_pages})
-    mix(static_cast<std::uint64_t>(value));
+  mix(plan.backend->name.data(), plan.backend->name.size());
+  mix(plan.policy.name.data(), plan.policy.name.size());
+  mix(&plan.schedule, sizeof plan.schedule);
+  mix(&plan.bounds, sizeof plan.bounds);
+  for (const std::int64_t value : {std::int64_t{plan.policy.n_workers}, problem.n_tokens, problem.max_seqlen_q,
+                                   problem.max_seqlen_k, std::int64_t{problem.page_size}, problem.max_pages})
+    mix(&value, sizeof value);
   return key;
 }
 

@@ -11,6 +11,9 @@ namespace flashrel {
 
 Status make_plan(const Problem& problem, const Device& device, const Options& options, Plan& plan);
 
+// How a policy cuts the batch, as the options ask.
+ScheduleShape make_schedule_shape(const Problem& problem, const Options& options, const Policy& policy);
+
 // Schedule, bounds and workspace from plan.backend and plan.policy; also for tests that force a policy.
 void complete_plan(const Problem& problem, const Options& options, Plan& plan);
 

@@ -10,6 +10,7 @@
 #include "backend/sm90/prefill/logits.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
+#include "plan/make_plan.hpp"
 
 namespace flashrel::sm90 {
 namespace {
@@ -269,15 +270,7 @@ TEST(Sm90Policy, ALongDecodeRowAmongPrefillsIsCut) {
   p.max_seqlen_q = 2048;
   p.max_seqlen_k = 131072;
   const Policy policy = choose_policy(p, h200(), {});
-  ScheduleShape shape;
-  shape.n_seqs = p.n_seqs;
-  shape.n_kv_heads = p.n_kv_heads;
-  shape.group = p.group();
-  shape.tile_rows = policy.tile_rows;
-  shape.tile_keys = policy.tile_keys;
-  shape.visible = p.visible;
-  shape.target_parts = policy.target_parts;
-  shape.min_tiles_per_part = policy.min_tiles_per_part;
+  const ScheduleShape shape = make_schedule_shape(p, {}, policy);
   int decode_parts = 0, longest = 0;
   const auto lengths_of = [](int seq) { return seq == 4 ? Lengths{1, 131072} : Lengths{2048, 2048}; };
   build_schedule(shape, lengths_of, [&](const WorkItem& item) {
@@ -300,14 +293,7 @@ TEST(Sm90Policy, AChunkThatFillsAWaveStaysWhole) {
   p.n_tokens = p.max_seqlen_q = 2048;
   p.max_seqlen_k = 32768;
   const Policy policy = choose_policy(p, h200(), {});
-  ScheduleShape shape;
-  shape.n_seqs = 1;
-  shape.group = 8;
-  shape.tile_rows = policy.tile_rows;
-  shape.tile_keys = policy.tile_keys;
-  shape.visible = p.visible;
-  shape.target_parts = policy.target_parts;
-  shape.min_tiles_per_part = policy.min_tiles_per_part;
+  const ScheduleShape shape = make_schedule_shape(p, {}, policy);
   int n_items = 0;
   build_schedule(shape, [](int) { return Lengths{2048, 32768}; }, [&](const WorkItem&) { ++n_items; });
   EXPECT_EQ(n_items, 128);
