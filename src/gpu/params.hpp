@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
+#include "base/host_device.hpp"
 #include "base/int_math.hpp"
 #include "core/plan.hpp"
 #include "core/problem.hpp"
 #include "core/tensors.hpp"
-#include "gpu/schedule.hpp"
 #include "index/distance.hpp"
 #include "index/schedule.hpp"
 
@@ -39,7 +39,7 @@ struct BatchParams {
   std::int64_t max_pages = 0, n_pages = 0;
   FastDiv page_size;
 
-  __host__ __device__ Lengths lengths(int seq) const {
+  FLASHREL_HD Lengths lengths(int seq) const {
     return {cu_q[(seq + 1) * cu_q_stride] - cu_q[seq * cu_q_stride], kv_lens[seq * kv_lens_stride]};
   }
 };

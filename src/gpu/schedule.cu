@@ -14,15 +14,6 @@ namespace {
 
 constexpr int kThreads = 512;
 
-struct ScheduleParams {
-  ScheduleShape shape;
-  BatchParams batch;
-  WorkItem* items;
-  std::int64_t n_items_max, n_slots_max;  // of the booked tables; never exceeded while lengths keep to the plan's bounds
-  std::int32_t* merges;
-  ScheduleHeader* header;
-};
-
 struct Unit {
   UnitShape shape;
   int first_slot;  // of KV head 0
@@ -62,7 +53,7 @@ __device__ long long scan(Shared& shared, long long value, long long& total) {
 
 // Calls body(seq, row_tile, lengths, valid, n_in_round) with a whole block: unit i of a round goes to thread i, in table order.
 template <class Body>
-__device__ void for_each_unit(const ScheduleParams& p, Shared& shared, Body&& body) {
+__device__ void for_each_unit(const ScheduleTables& p, Shared& shared, Body&& body) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int first_seq = 0; first_seq < p.shape.n_seqs; first_seq += kThreads) {
     const int seq = first_seq + thread;
@@ -85,7 +76,7 @@ __device__ void for_each_unit(const ScheduleParams& p, Shared& shared, Body&& bo
   }
 }
 
-__global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ ScheduleParams p) {
+__global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constant__ ScheduleTables p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // A kernel launched to overlap with this one may take its place on the other SMs; it waits before it reads the table.
   asm volatile("griddepcontrol.launch_dependents;");
@@ -147,15 +138,19 @@ __global__ void __launch_bounds__(kThreads) schedule_kernel(const __grid_constan
 
 }  // namespace
 
+ScheduleTables make_schedule_tables(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule) {
+  return {plan.schedule,
+          make_batch_params(problem, tensors),
+          plan.schedule_memory.at<WorkItem>(schedule, kItemsEntry),
+          plan.bounds.n_items,
+          plan.bounds.n_slots,
+          plan.schedule_memory.at<std::int32_t>(schedule, kMergeListEntry),
+          plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry)};
+}
+
 Status launch_schedule(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
-  const ScheduleParams p{plan.schedule,
-                         make_batch_params(problem, tensors),
-                         plan.schedule_memory.at<WorkItem>(schedule, kItemsEntry),
-                         plan.bounds.n_items,
-                         plan.bounds.n_slots,
-                         plan.schedule_memory.at<std::int32_t>(schedule, kMergeListEntry),
-                         plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry)};
-  schedule_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  const ScheduleTables tables = make_schedule_tables(problem, tensors, plan, schedule);
+  schedule_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(tables);
   return launch_status("schedule_kernel");
 }
 

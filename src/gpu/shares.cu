@@ -8,6 +8,7 @@
 
 #include "gpu/cuda_status.hpp"
 #include "gpu/params.hpp"
+#include "gpu/schedule.hpp"
 #include "gpu/shares.hpp"
 #include "index/shares.hpp"
 
@@ -17,13 +18,7 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kMaxBlocks = 32;
 
-struct SharesParams {
-  ScheduleShape shape;
-  BatchParams batch;
-  WorkItem* items;
-  std::int64_t n_items_max, n_slots_max;  // of the booked tables; never exceeded while lengths keep to the plan's bounds
-  std::int32_t* merges;
-  ScheduleHeader* header;
+struct SharesParams : ScheduleTables {
   Share* shares;
   std::uint32_t* merge_counters;  // 2 * n_slots_max
 };
@@ -256,13 +251,7 @@ void book_shares(Plan& plan) {
 
 Status launch_shares(const Problem& problem, const Tensors& tensors, const Plan& plan, void* schedule, void* stream) {
   static_assert(kMaxShares <= kThreads);
-  const SharesParams p{plan.schedule,
-                       make_batch_params(problem, tensors),
-                       plan.schedule_memory.at<WorkItem>(schedule, kItemsEntry),
-                       plan.bounds.n_items,
-                       plan.bounds.n_slots,
-                       plan.schedule_memory.at<std::int32_t>(schedule, kMergeListEntry),
-                       plan.schedule_memory.at<ScheduleHeader>(schedule, kScheduleHeaderEntry),
+  const SharesParams p{make_schedule_tables(problem, tensors, plan, schedule),
                        plan.schedule_memory.at<Share>(schedule, kSharesEntry),
                        plan.schedule_memory.at<std::uint32_t>(schedule, kMergeCountersEntry)};
   // A thread an item, a warp a share.
