@@ -7,26 +7,12 @@
 // row's maximum moved.
 #pragma once
 
+#include "gpu/lane_math.cuh"
 #include "gpu/params.hpp"
 #include "gpu/rows.cuh"
 #include "index/softmax_state.hpp"
 
 namespace flashrel::gpu {
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
-}
 
 template <int kRowBlocks>
 struct SoftmaxState {

@@ -41,6 +41,19 @@ FLASHREL_HD constexpr Range key_tiles(Range keys, int tile_keys) {
   return {keys.begin / tile_keys, ceil_div(keys.end, tile_keys)};
 }
 
+// Key tiles that lie wholly inside a range of keys.
+FLASHREL_HD constexpr Range inner_tiles(Range keys, int tile_keys) {
+  return keys.empty() ? Range{0, 0} : Range{ceil_div(keys.begin, tile_keys), keys.end / tile_keys};
+}
+
+// The part of a range of keys that stands in one tile, counted from the tile's first key.
+FLASHREL_HD constexpr Range keys_in_tile(Range keys, int tile, int tile_keys) {
+  const int first = tile * tile_keys;
+  const Range in_tile = intersect({first, first + tile_keys}, keys);
+  if (in_tile.empty()) return {0, 0};
+  return {in_tile.begin - first, in_tile.end - first};
+}
+
 // What one rectangle of tokens x keys needs. Keys past kv_len count as hidden.
 struct TileClass {
   bool skipped = true;  // no visible pair

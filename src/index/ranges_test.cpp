@@ -224,6 +224,23 @@ static_assert(visible_keys({0, 1}, {kLast, 0}, kAll).empty());
 static_assert(visible_keys({kLast - 1, kLast}, {kLast, 1}, kCausal) == Range{0, 1});
 static_assert(visible_keys({kLast - 2, kLast - 1}, {kLast, 1}, kCausal).empty());
 static_assert(full_keys({0, kLast}, {kLast, kLast}, kAll) == Range{0, kLast});
+TEST(Ranges, TilesInsideARangeAndKeysInsideATile) {
+  for (const int tile_keys : {1, 8, 64})
+    for (int begin = 0; begin < 200; begin += 3)
+      for (int end = begin; end < 200; ++end)
+        for (int tile = 0; tile * tile_keys < 220; ++tile) {
+          const Range keys{begin, end}, part = keys_in_tile(keys, tile, tile_keys);
+          int n_inside = 0;
+          for (int i = 0; i < tile_keys; ++i) {
+            const bool inside = keys.contains(tile * tile_keys + i);
+            ASSERT_EQ(part.contains(i), inside);
+            n_inside += inside;
+          }
+          ASSERT_EQ(part.size(), n_inside);
+          ASSERT_EQ(inner_tiles(keys, tile_keys).contains(tile), n_inside == tile_keys);
+        }
+}
+
 static_assert(key_tiles({0, kLast}, 128) == Range{0, kMaxLength / 128});
 static_assert(key_tiles({kLast - 1, kLast}, 1) == Range{kLast - 1, kLast});
 static_assert(page_entries({kLast - 1, kLast}, 1) == Range{kLast - 1, kLast});

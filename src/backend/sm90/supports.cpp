@@ -55,7 +55,7 @@ std::string check_strides(const Problem& p) {
                      "a positive multiple of " + std::to_string(unit) + " elements below 2^40 bytes");
   }
   // The head travels inside a 32-bit coordinate (kernel_params.hpp).
-  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - prefill::kHeadDim;
+  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - kHeadDim;
   for (const auto& [name, stride] : {std::pair{"k_cache stride of a head", s.k_head}, {"v_cache stride of a head", s.v_head}})
     if (p.n_kv_heads > 1 && (p.n_kv_heads - 1) * stride >= kMaxSpan)
       return refusal(name, stride, "all heads of a slot within 2^31 elements");
@@ -76,7 +76,7 @@ std::string check_logits(const Problem& p, const Options& options) {
 std::string check_fused(const Problem& p, bool decode) {
   if (!decode && p.group() != 4 && p.group() != 8 && p.group() != 16)
     return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
-  if (p.d_rel > prefill::kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
+  if (p.d_rel > kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
   if (!decode && p.rel_extent > prefill::kMaxExtent)
     return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(prefill::kMaxExtent));
   return check_band(p);
@@ -92,7 +92,7 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
         "exactly 9.0");
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
-  if (p.head_dim != prefill::kHeadDim) return refusal("head_dim", p.head_dim, "128");
+  if (p.head_dim != kHeadDim) return refusal("head_dim", p.head_dim, "128");
   const bool decode = takes_decode(p, options);
   if (p.bias == BiasMode::kLogits)
     if (std::string reason = check_logits(p, options); !reason.empty()) return reason;
@@ -107,7 +107,7 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
       decode::instance_rows(p.max_seqlen_q * p.group()) != 0)
     return refusal("max_seqlen_q", p.max_seqlen_q,
                    "longer queries with rel_edge clamp or such rel_logits (decode has neither)");
-  if (p.page_size % prefill::kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
+  if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");
   // The kernel divides by it and takes the maximum before it multiplies.

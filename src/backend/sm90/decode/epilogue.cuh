@@ -79,7 +79,8 @@ __device__ __forceinline__ void finish_item(const KernelParams& p, Shared<kRows>
       const int at = i * 8 + warp, row = first + at;
       if (row >= item.n_rows) continue;
       const float ref_a = sm.reference[0][row], ref_b = sm.reference[1][row], top = fmaxf(ref_a, ref_b);
-      const float keep_a = exp2_approx((ref_a - top) * p.scale_log2), keep_b = exp2_approx((ref_b - top) * p.scale_log2);
+      const float keep_a = gpu::exp2_approx((ref_a - top) * p.scale_log2),
+                  keep_b = gpu::exp2_approx((ref_b - top) * p.scale_log2);
       float sum_a = 0, sum_b = 0;
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum_a += sm.warp_sum[0][k][row], sum_b += sm.warp_sum[1][k][row];

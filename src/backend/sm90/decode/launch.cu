@@ -3,16 +3,17 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "backend/sm90/cache_maps.hpp"
 #include "backend/sm90/decode/kernel_params.hpp"
 #include "backend/sm90/decode/launch.hpp"
 #include "backend/sm90/decode/shared.cuh"
+#include "backend/sm90/launch_kernel.hpp"
 #include "gpu/cuda_status.hpp"
 #include "gpu/tensor_map.hpp"
 
 namespace flashrel::sm90::decode {
 namespace {
 
-constexpr int kMaxSharedBytes = 227 * 1024;
 static_assert(shared_bytes<72, BiasMode::kFused>() <= kMaxSharedBytes &&
               shared_bytes<40, BiasMode::kFused>() <= kMaxSharedBytes);
 static_assert(shared_bytes<kMaxLogitsRows, BiasMode::kLogits>() <= kMaxSharedBytes);
@@ -48,23 +49,6 @@ Status align_proj(const Problem& p, const Tensors& t, const Plan& plan, const Ca
   return gpu::launch_status("align_proj_kernel");
 }
 
-struct PagedStrides {
-  std::int64_t page, slot, head;
-};
-
-// Sectors only, no 256-byte fetches: those cost 9 % of the read bandwidth here (README.md).
-Status make_cache_map(const char* name, const void* data, const Problem& p, PagedStrides strides, int keys, CUtensorMap& map) {
-  const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
-  const std::int64_t n_pages = max_of<std::int64_t>(1, p.n_pages);
-  return gpu::make_tensor_map(name, data, p.dtype,
-                              {{heads_span + kLineElems, 0, kLineElems},
-                               {kKeysPerGroup, strides.slot, kKeysPerGroup},
-                               {kLinesPerRow, kLineElems, kLinesPerRow},
-                               {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, keys / kKeysPerGroup},
-                               {n_pages, strides.page, 1}},
-                              gpu::Swizzle::k128Bytes, map, gpu::L2Fetch::kSectors);
-}
-
 Status make_bias_maps(const Problem& p, const Tensors& t, Proj proj, int rows, KernelParams& k) {
   const Strides& s = p.strides;
   const int group = p.group(), tile_tokens = rows / group;
@@ -98,12 +82,8 @@ Status make_maps(const Problem& p, const Tensors& t, int rows, KernelParams& k) 
                                                  {p.n_tokens, s.q_token, tile_tokens},
                                                  {kLinesPerRow, kLineElems, 1}},
                                                 gpu::Swizzle::k128Bytes, k.q));
-  // Without pages nothing is read, but a map needs an address: every page number counts as wild.
-  const bool no_pages = p.n_pages == 0;
-  const PagedStrides k_strides{s.k_page, s.k_slot, s.k_head}, v_strides{s.v_page, s.v_slot, s.v_head};
-  FLASHREL_RETURN_IF_ERROR(make_cache_map("k_cache", no_pages ? t.q : t.k_cache, p, k_strides, k.keys_per_box, k.k));
-  FLASHREL_RETURN_IF_ERROR(make_cache_map("v_cache", no_pages ? t.q : t.v_cache, p, v_strides, k.keys_per_box, k.v));
-  return {};
+  // Sectors only, no 256-byte fetches: those cost 9 % of the read bandwidth here (README.md).
+  return make_cache_maps(p, t, k.keys_per_box, gpu::L2Fetch::kSectors, k.k, k.v);
 }
 
 KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, const CallMemory& memory) {
@@ -185,22 +165,9 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
 
   const Instance instance = problem.dtype == DType::kBFloat16 ? instance_of<__nv_bfloat16>(rows, problem.bias)
                                                               : instance_of<__half>(rows, problem.bias);
-  FLASHREL_RETURN_IF_ERROR(
-      gpu::cuda_status(cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
-                       "cudaFuncSetAttribute"));
-  // The launch overlaps with the kernel before.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.policy.n_workers));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(instance.shared_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void* arguments[] = {&params};
-  return gpu::cuda_status(cudaLaunchKernelExC(&config, instance.kernel, arguments), "sm90 decode kernel");
+  // overlaps: kernel_params.hpp and work.cuh say what is read before the kernel before has ended.
+  return launch_kernel("sm90 decode kernel", instance.kernel,
+                       {plan.policy.n_workers, kThreads, instance.shared_bytes, /*overlaps=*/true}, &params, stream);
 }
 
 }  // namespace flashrel::sm90::decode

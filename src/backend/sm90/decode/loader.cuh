@@ -45,8 +45,7 @@ class Loader {
     first_pos_ = q_pos(0, lengths);
     newest_ = lengths.kv_len - lengths.q_len;
     seen_ = visible_keys({0, lengths.q_len}, lengths, p_.visible);
-    const Range full = full_keys({0, lengths.q_len}, lengths, p_.visible);
-    full_tiles_ = full.empty() ? Range{0, 0} : Range{ceil_div(full.begin, kTileKeys), full.end / kTileKeys};
+    full_tiles_ = inner_tiles(full_keys({0, lengths.q_len}, lengths, p_.visible), kTileKeys);
     table_ = table_of(item.seq());
     window_ = first_entry(tiles_.begin);
     pages_ = first_pages;
@@ -99,7 +98,7 @@ class Loader {
     const std::uint32_t full = gpu::smem_address(&sm_.full[stage_]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.empty[stage_]), phase_ ^ 1);
     if (lane_ == 0) {
-      sm_.tiles[stage_] = {first_key, flags, tile_seen(tile, seen_)};
+      sm_.tiles[stage_] = {first_key, flags, keys_in_tile(seen_, tile, kTileKeys)};
       gpu::mbarrier_arrive_expect(
           full, n_needed * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup) + (needs_logits ? p_.logits_bytes : 0));
       if constexpr (kBias == BiasMode::kFused) load_proj(flags, nearest);

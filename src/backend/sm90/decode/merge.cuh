@@ -36,20 +36,20 @@ struct Merged {
   float top = kEmptyLse, sum = 0;
 
   __device__ __forceinline__ void rescale(float next_top) {
-    const float keep = next_top == kEmptyLse ? 0.0f : exp2_approx(top - next_top);
+    const float keep = next_top == kEmptyLse ? 0.0f : gpu::exp2_approx(top - next_top);
     out.x *= keep, out.y *= keep, out.z *= keep, out.w *= keep;
     sum *= keep;
     top = next_top;
   }
   // After a rescale to at least `lse`.
   __device__ __forceinline__ void add(float4 x, float lse) {
-    const float weight = lse == kEmptyLse ? 0.0f : exp2_approx(lse - top);
+    const float weight = lse == kEmptyLse ? 0.0f : gpu::exp2_approx(lse - top);
     out.x += weight * x.x, out.y += weight * x.y, out.z += weight * x.z, out.w += weight * x.w;
     sum += weight;
   }
   __device__ __forceinline__ void add(const Merged& other) {
     rescale(fmaxf(top, other.top));
-    const float weight = other.top == kEmptyLse ? 0.0f : exp2_approx(other.top - top);
+    const float weight = other.top == kEmptyLse ? 0.0f : gpu::exp2_approx(other.top - top);
     out.x += weight * other.out.x, out.y += weight * other.out.y;
     out.z += weight * other.out.z, out.w += weight * other.out.w;
     sum += weight * other.sum;

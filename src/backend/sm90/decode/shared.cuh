@@ -17,6 +17,7 @@
 
 #include "backend/sm90/decode/tiles.hpp"
 #include "base/types.hpp"
+#include "index/ranges.hpp"
 
 namespace flashrel::sm90::decode {
 
@@ -27,7 +28,7 @@ inline constexpr int kWarpgroupBarrier = 1, kConsumerBarrier = 3;
 struct TileInfo {
   int first_key = 0;
   int flags = 0;
-  Range seen;  // tile_seen
+  Range seen;  // keys_in_tile: of those that some row of the sequence sees
 };
 inline constexpr int kTileFirst = 1, kTileLast = 2;  // of its item
 inline constexpr int kTileMasked = 4;                // hides some pair

@@ -4,16 +4,11 @@
 #pragma once
 
 #include "backend/sm90/decode/shared.cuh"
+#include "gpu/lane_math.cuh"
 #include "gpu/mbarrier.cuh"
 #include "index/softmax_state.hpp"
 
 namespace flashrel::sm90::decode {
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Over the eight lanes that hold the same columns.
 __device__ __forceinline__ float column_max(float x) {
@@ -71,7 +66,7 @@ struct SoftmaxColumns {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float next = fmaxf(i == 0 ? top.x : top.y, reference[b * 2 + i]);
-        const float keep = exp2_approx((reference[b * 2 + i] - next) * scale_log2);
+        const float keep = gpu::exp2_approx((reference[b * 2 + i] - next) * scale_log2);
         reference[b * 2 + i] = next;
         sum[b * 2 + i] *= keep;
 #pragma unroll
@@ -87,8 +82,8 @@ struct SoftmaxColumns {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float shift = reference[b * 2 + i] * scale_log2;
-        s[b * 4 + i] = exp2_approx(s[b * 4 + i] * scale_log2 - shift);
-        s[b * 4 + 2 + i] = exp2_approx(s[b * 4 + 2 + i] * scale_log2 - shift);
+        s[b * 4 + i] = gpu::exp2_approx(s[b * 4 + i] * scale_log2 - shift);
+        s[b * 4 + 2 + i] = gpu::exp2_approx(s[b * 4 + 2 + i] * scale_log2 - shift);
         sum[b * 2 + i] += s[b * 4 + i] + s[b * 4 + 2 + i];
       }
   }

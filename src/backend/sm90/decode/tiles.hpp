@@ -5,17 +5,14 @@
 #include <cstdint>
 #include <numeric>
 
+#include "backend/sm90/tiles.hpp"
 #include "base/host_device.hpp"
 #include "base/int_math.hpp"
-#include "index/distance.hpp"
-#include "index/swizzle.hpp"
 
 namespace flashrel::sm90::decode {
 
 inline constexpr int kTileKeys = 64;
-inline constexpr int kHeadDim = 128;
-inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
-inline constexpr int kStages = 4;   // 32 KB each: 96 KB in flight an SM are enough to read at full speed
+inline constexpr int kStages = 4;  // 32 KB each: 96 KB in flight an SM are enough to read at full speed
 
 // ---------------------------------------------------------------- rows
 // The kernel's instances, by their columns: a call takes the first that holds its packed rows.
@@ -33,22 +30,9 @@ FLASHREL_HD constexpr int max_tile_tokens(int rows) { return rows <= 32 ? rows :
 inline constexpr int kMaxLogitsRows = 40;
 
 // ---------------------------------------------------------------- shared memory
-// LAYOUT. Rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
-//   K, V [key / 8][dim / 64][key % 8][64]      Q [dim / 64][packed row][64]      rel [packed row][16], not swizzled
-// With eight keys innermost any box of 8, 16, 32 or 64 keys is one TMA copy and lands where the whole tile would put it.
-inline constexpr int kLineElems = 64;
-inline constexpr int kLineBytes = 128;
-inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
-inline constexpr int kKeysPerGroup = 8;
-inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;     // from one line of a key to its next
-inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;  // from one group of keys to the next
+// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16], not
+// swizzled.
 inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
-inline constexpr int kRelRowBytes = kRelDim * 2;
-
-FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
-  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
-         swizzled_chunk(key, chunk) * kChunkBytes;
-}
 
 // ---------------------------------------------------------------- bias
 // The entry of rel_proj for (token, key) of a tile is
@@ -66,14 +50,6 @@ inline constexpr int kWindowBoxKeys = 16;
 constexpr int box_keys(int page_size, bool windowed) {
   const int keys = std::gcd(page_size, kTileKeys);
   return windowed ? min_of(keys, kWindowBoxKeys) : keys;
-}
-
-// Keys of a tile that some row of the sequence sees, counted from the tile's first; the others may hold anything.
-FLASHREL_HD constexpr Range tile_seen(int tile, Range seen) {
-  const int first = tile * kTileKeys;
-  const Range in_tile = intersect({first, first + kTileKeys}, seen);
-  if (in_tile.empty()) return {0, 0};
-  return {in_tile.begin - first, in_tile.end - first};
 }
 
 }  // namespace flashrel::sm90::decode

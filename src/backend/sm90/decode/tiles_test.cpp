@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "index/ranges.hpp"
+
 namespace flashrel::sm90::decode {
 namespace {
 
@@ -61,7 +63,8 @@ TEST(Sm90DecodeTiles, SeenRowsOfATile) {
     for (int end = begin; end < 200; end += 5)
       for (int tile = 0; tile < 4; ++tile)
         for (int row = 0; row < kTileKeys; ++row)
-          EXPECT_EQ(tile_seen(tile, {begin, end}).contains(row), (Range{begin, end}.contains(tile * kTileKeys + row)));
+          EXPECT_EQ(keys_in_tile({begin, end}, tile, kTileKeys).contains(row),
+                    (Range{begin, end}.contains(tile * kTileKeys + row)));
 }
 
 }  // namespace

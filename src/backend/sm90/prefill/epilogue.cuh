@@ -17,7 +17,7 @@ struct RowResult {
 };
 
 __device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float max, float softmax_scale) {
-  const float sum = quad_sum(lane_sum);
+  const float sum = gpu::quad_sum(lane_sum);
   const bool empty = sum == 0.0f;
   return {row, empty ? 0.0f : 1.0f / sum, empty ? kEmptyLse : max * softmax_scale + __logf(sum)};
 }

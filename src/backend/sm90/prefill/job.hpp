@@ -41,9 +41,8 @@ FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int s
   job.first_pos = q_pos(tokens.begin, lengths);
   job.kv_len = lengths.kv_len;
   job.tiles = {item.tile_begin, item.tile_end};
-  const Range full = full_keys(tokens, lengths, visible);
   // Tiles that hide no pair.
-  const Range full_tiles = full.empty() ? Range{0, 0} : Range{ceil_div(full.begin, kTileKeys), full.end / kTileKeys};
+  const Range full_tiles = inner_tiles(full_keys(tokens, lengths, visible), kTileKeys);
   // The smallest distance of a tile is q_pos(first token) - its last key; tiles below this one lie wholly past the band.
   const long long smallest_key = static_cast<long long>(job.first_pos) - band.end + 1;
   const int band_begin = static_cast<int>(floor_div<long long>(smallest_key, kTileKeys));

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "backend/sm90/cache_maps.hpp"
+#include "backend/sm90/launch_kernel.hpp"
 #include "backend/sm90/policy.hpp"
 #include "backend/sm90/prefill/kernel_params.hpp"
 #include "backend/sm90/prefill/launch.hpp"
@@ -16,26 +18,8 @@
 namespace flashrel::sm90::prefill {
 namespace {
 
-constexpr int kMaxSharedBytes = 227 * 1024;
 static_assert(fused_bytes(static_cast<int>(kMaxExtent)) <= kMaxSharedBytes);
 static_assert(static_cast<int>(sizeof(Shared)) + kLogitsBytes <= kMaxSharedBytes);
-
-struct PagedStrides {
-  std::int64_t page, slot, head;
-};
-
-Status make_cache_map(const char* name, const void* data, const Problem& p, PagedStrides strides, CUtensorMap& map) {
-  const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
-  const std::int64_t n_pages = max_of<std::int64_t>(1, p.n_pages);
-  return gpu::make_tensor_map(
-      name, data, p.dtype,
-      {{heads_span + kLineElems, 0, kLineElems},
-       {kKeysPerGroup, strides.slot, kKeysPerGroup},
-       {kLinesPerRow, kLineElems, kLinesPerRow},
-       {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, box_keys(p.page_size) / kKeysPerGroup},
-       {n_pages, strides.page, 1}},
-      gpu::Swizzle::k128Bytes, map);
-}
 
 Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
   const Strides& s = p.strides;
@@ -46,11 +30,7 @@ Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
                                                  {p.n_tokens, s.q_token, tile_tokens},
                                                  {kLinesPerRow, kLineElems, kLinesPerRow}},
                                                 gpu::Swizzle::k128Bytes, k.q));
-  // Without pages nothing is read, but a map needs an address: every page number counts as wild.
-  const bool no_pages = p.n_pages == 0;
-  const PagedStrides k_strides{s.k_page, s.k_slot, s.k_head}, v_strides{s.v_page, s.v_slot, s.v_head};
-  FLASHREL_RETURN_IF_ERROR(make_cache_map("k_cache", no_pages ? t.q : t.k_cache, p, k_strides, k.k));
-  FLASHREL_RETURN_IF_ERROR(make_cache_map("v_cache", no_pages ? t.q : t.v_cache, p, v_strides, k.v));
+  FLASHREL_RETURN_IF_ERROR(make_cache_maps(p, t, k.keys_per_box, gpu::L2Fetch::k256Bytes, k.k, k.v));
   if (p.bias == BiasMode::kFused)
     FLASHREL_RETURN_IF_ERROR(
         gpu::make_tensor_map("rel", t.rel, p.dtype,
@@ -161,24 +141,14 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, params));
 
   const void* kernel = problem.dtype == DType::kBFloat16 ? kernel_of<__nv_bfloat16>(problem) : kernel_of<__half>(problem);
-  const auto bytes = static_cast<std::size_t>(shared_bytes(problem));
-  FLASHREL_RETURN_IF_ERROR(gpu::cuda_status(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes), "cudaFuncSetAttribute"));
-  const auto n_workers = static_cast<unsigned>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
+  LaunchShape shape;
+  shape.n_blocks = static_cast<int>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
+  shape.n_threads = kThreads;
+  shape.shared_bytes = shared_bytes(problem);
   // Starts while the schedule kernel runs: barriers, proj^T and the launch itself are out of the way when the items are there.
   // Where no schedule kernel was launched just before, the kernel before this one is the caller's and may have written proj.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(n_workers);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = memory.schedule_is_shared || params.schedules_itself ? 0 : 1;
-  void* arguments[] = {&params};
-  return gpu::cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), "sm90 attention kernel");
+  shape.overlaps = !memory.schedule_is_shared && !params.schedules_itself;
+  return launch_kernel("sm90 attention kernel", kernel, shape, &params, stream);
 }
 
 }  // namespace flashrel::sm90::prefill

@@ -106,7 +106,7 @@ class Loader {
     const int stage = n_tiles_ % kStages;
     std::uint32_t full = gpu::smem_address(&sm_.v_full[stage]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.v_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
-    const Range seen = tile_seen(tile, job.seen);
+    const Range seen = keys_in_tile(job.seen, tile, kTileKeys);
     if (seen.size() < kTileKeys) {  // the tile goes through the follower
       full = gpu::smem_address(&sm_.dirty_full);
       gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_empty), (n_dirty_ & 1) ^ 1);
@@ -143,7 +143,7 @@ class Follower {
       for (int tile = job.tiles.end - 1; tile >= first; --tile, ++n_tiles) {
         if constexpr (kLogitBytes != 0)
           if (job.loops.biased(tile)) load_logits(job, tile);
-        const Range rows = tile_seen(tile, job.seen);
+        const Range rows = keys_in_tile(job.seen, tile, kTileKeys);
         if (rows.size() < kTileKeys) clean(n_tiles % kStages, rows);
       }
       __syncwarp();  // SYNC: all lanes have read the job

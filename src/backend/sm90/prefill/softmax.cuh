@@ -3,24 +3,10 @@
 #pragma once
 
 #include "gpu/element.cuh"
+#include "gpu/lane_math.cuh"
 #include "index/softmax_state.hpp"
 
 namespace flashrel::sm90::prefill {
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 // Hidden scores become -inf, whatever they were. `a`, `b`: the columns that the two rows see (tiles.hpp, lane_columns).
 __device__ __forceinline__ void mask_scores(float (&s)[64], std::uint32_t a, std::uint32_t b) {
@@ -49,7 +35,7 @@ struct SoftmaxRows {
       a = fmaxf(a, fmaxf(s[i], s[i + 1]));
       b = fmaxf(b, fmaxf(s[i + 2], s[i + 3]));
     }
-    a = quad_max(a), b = quad_max(b);
+    a = gpu::quad_max(a), b = gpu::quad_max(b);
     if constexpr (kFirst) {
       max_a = a, max_b = b;
     } else {
@@ -62,10 +48,10 @@ struct SoftmaxRows {
     }
 #pragma unroll
     for (int i = 0; i < 64; i += 4) {
-      s[i] = exp2_approx(s[i] * scale_log2 - shift_a);
-      s[i + 1] = exp2_approx(s[i + 1] * scale_log2 - shift_a);
-      s[i + 2] = exp2_approx(s[i + 2] * scale_log2 - shift_b);
-      s[i + 3] = exp2_approx(s[i + 3] * scale_log2 - shift_b);
+      s[i] = gpu::exp2_approx(s[i] * scale_log2 - shift_a);
+      s[i + 1] = gpu::exp2_approx(s[i + 1] * scale_log2 - shift_a);
+      s[i + 2] = gpu::exp2_approx(s[i + 2] * scale_log2 - shift_b);
+      s[i + 3] = gpu::exp2_approx(s[i + 3] * scale_log2 - shift_b);
     }
     float added_a = 0, added_b = 0;
 #pragma unroll
@@ -86,8 +72,8 @@ struct SoftmaxRows {
     grew = (votes_a | votes_b) != 0;
     if (!grew) return;
     const bool move_a = (votes_a & quad) != 0, move_b = (votes_b & quad) != 0;
-    keep_a = move_a ? exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
-    keep_b = move_b ? exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
+    keep_a = move_a ? gpu::exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
+    keep_b = move_b ? gpu::exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
     if (move_a) max_a = top_a;
     if (move_b) max_b = top_b;
     sum_a *= keep_a, sum_b *= keep_b;
@@ -99,7 +85,7 @@ struct SoftmaxRows {
   // each already. What a row decides depends on that row alone.
   __device__ __forceinline__ static bool needs_move(float top, float max, float lane_sum, float scale_log2) {
     constexpr float kMaxWeight = 256;
-    const float weight = exp2_approx((top - max) * scale_log2);
+    const float weight = gpu::exp2_approx((top - max) * scale_log2);
     return top > max && weight > fminf(2 * lane_sum, kMaxWeight);
   }
 };

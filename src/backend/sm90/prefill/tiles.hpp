@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "backend/sm90/tiles.hpp"
 #include "base/host_device.hpp"
 #include "base/int_math.hpp"
 #include "index/distance.hpp"
@@ -14,9 +15,7 @@ namespace flashrel::sm90::prefill {
 
 inline constexpr int kTileRows = 128;  // packed rows (index/rows.hpp) of one work item
 inline constexpr int kTileKeys = 128;
-inline constexpr int kHeadDim = 128;
-inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
-inline constexpr int kStages = 2;   // of K and of V
+inline constexpr int kStages = 2;  // of K and of V
 // proj^T stays in shared memory: what the tiles leave of 227 KiB, less its zero rows (shared.cuh asserts it).
 inline constexpr std::int64_t kMaxExtent = 1664;
 
@@ -43,26 +42,13 @@ FLASHREL_HD constexpr std::uint32_t lane_columns(Range columns) {
 }
 
 // ---------------------------------------------------------------- shared memory
-// LAYOUT. All operand rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
-//   K, V [key / 8][dim / 64][key % 8][64]      Q [dim / 64][packed row][64]      rel [packed row][16], not swizzled
-// With eight keys innermost any box of 8, 16, ... 128 keys is one TMA copy and lands where the whole tile would put it.
-inline constexpr int kLineElems = 64;
-inline constexpr int kLineBytes = 128;
-inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
-inline constexpr int kKeysPerGroup = 8;
-inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;     // from one line of a key to its next
-inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;  // from one group of keys to the next
+// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16], not
+// swizzled.
 inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
 inline constexpr int kQLineBytes = kTileRows * kLineBytes;
 inline constexpr int kQTileBytes = kLinesPerRow * kQLineBytes;
-inline constexpr int kRelRowBytes = kRelDim * 2;
 inline constexpr int kRelTileBytes = kTileRows * kRelRowBytes;
 
-// Byte offset of 16 bytes (8 elements) of a key: chunk 0 ... 7 of a line.
-FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
-  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
-         swizzled_chunk(key, chunk) * kChunkBytes;
-}
 FLASHREL_HD constexpr int q_offset_bytes(int row, int line, int chunk) {
   return line * kQLineBytes + row * kLineBytes + swizzled_chunk(row, chunk) * kChunkBytes;
 }
@@ -83,13 +69,6 @@ FLASHREL_HD constexpr Box tile_box(int tile, int i, int keys, const FastDiv& pag
   const int key = tile * kTileKeys + i * keys;
   const int entry = page_size.quotient(key);
   return {entry, key - entry * static_cast<int>(page_size.divisor), !intersect({key, key + keys}, seen).empty()};
-}
-
-// Rows of the tile that hold keys of `seen`; the others may hold anything and are zeroed in V.
-FLASHREL_HD constexpr Range tile_seen(int tile, Range seen) {
-  const Range in_tile = intersect({tile * kTileKeys, (tile + 1) * kTileKeys}, seen);
-  if (in_tile.empty()) return {0, 0};
-  return {in_tile.begin - tile * kTileKeys, in_tile.end - tile * kTileKeys};
 }
 
 }  // namespace flashrel::sm90::prefill

@@ -5,6 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "index/ranges.hpp"
+
 namespace flashrel::sm90::prefill {
 namespace {
 
@@ -103,7 +105,7 @@ TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
             ASSERT_EQ(tile_box(tile, i, keys, FastDiv(static_cast<std::uint32_t>(page)), seen).needed, needed);
           }
           for (int row = 0; row < kTileKeys; ++row)
-            ASSERT_EQ(tile_seen(tile, seen).contains(row), seen.contains(tile * kTileKeys + row));
+            ASSERT_EQ(keys_in_tile(seen, tile, kTileKeys).contains(row), seen.contains(tile * kTileKeys + row));
         }
 }
 

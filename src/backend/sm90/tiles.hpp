@@ -1,0 +1,30 @@
+// What tiles of both kernels share: the shape of a row, and where a key lies in shared memory. Host + device; tested by brute
+// force in prefill/tiles_test.cpp and decode/tiles_test.cpp.
+#pragma once
+
+#include "base/host_device.hpp"
+#include "index/swizzle.hpp"
+
+namespace flashrel::sm90 {
+
+inline constexpr int kHeadDim = 128;
+inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
+inline constexpr int kRelRowBytes = kRelDim * 2;
+
+// LAYOUT. Rows are cut into lines of 64 elements = 128 bytes, stored in the 128-byte swizzle (index/swizzle.hpp).
+//   K, V [key / 8][dim / 64][key % 8][64]
+// With eight keys innermost any box of 8, 16, ... keys is one TMA copy and lands where the whole tile would put it.
+inline constexpr int kLineElems = 64;
+inline constexpr int kLineBytes = 128;
+inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
+inline constexpr int kKeysPerGroup = 8;
+inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;     // from one line of a key to its next
+inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;  // from one group of keys to the next
+
+// Byte offset of 16 bytes (8 elements) of a key: chunk 0 ... 7 of a line.
+FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
+  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
+         swizzled_chunk(key, chunk) * kChunkBytes;
+}
+
+}  // namespace flashrel::sm90
