@@ -20,7 +20,7 @@ struct Worker {
   Element *q = nullptr, *rel = nullptr, *rel_terms = nullptr, *k = nullptr, *v = nullptr, *stage = nullptr;
   Element* weight = nullptr;  // row r at r * weight_ld
   long weight_ld = 0;
-  int n_rel_terms = 1;  // 2 when some rel term needs its second bf16
+  int n_rel_terms = 1;  // terms that some row of the item needs
   float *acc = nullptr, *max = nullptr, *least = nullptr, *sum = nullptr, *score = nullptr, *bias = nullptr;
   const void **k_rows = nullptr, **v_rows = nullptr;
 
@@ -63,7 +63,8 @@ inline Worker<Element> make_worker(const KernelArgs& args, const WorkItem& item,
   w.v_rows = w.k_rows + args.tile_keys;
   return w;
 }
-// rel of one row x rel_scale / softmax_scale as two bf16 terms, in the columns of the row's token among its 16 rows.
+// rel of one row x rel_scale / softmax_scale, exact as a sum of up to three bf16 terms, in the columns of the row's token among
+// its 16 rows.
 inline void load_rel_terms(Worker<std::uint16_t>& w, int r) {
   const Problem& p = w.args.problem;
   const Strides& s = p.strides;
@@ -71,16 +72,18 @@ inline void load_rel_terms(Worker<std::uint16_t>& w, int r) {
   const auto* rel = static_cast<const std::uint16_t*>(w.args.tensors.rel) + token * s.rel_token + head * s.rel_head;
   const float rel_scale = p.has_rel_scale ? w.args.tensors.rel_scale[token * s.rel_scale_token] : 1.0f;
   const float factor = static_cast<float>(rel_scale / p.softmax_scale);
-  std::uint16_t* terms = w.rel_terms + static_cast<std::ptrdiff_t>(r) * kRelTerms;
-  clear(terms, kRelTerms);
+  std::uint16_t* terms = w.rel_terms + static_cast<std::ptrdiff_t>(r) * kMaxTerms * kTermElems;
+  clear(terms, kMaxTerms * kTermElems);
   const int token_of_16 = r % 16 / w.args.group;
   terms += token_of_16 / 2 * 32 + token_of_16 % 2 * 16;
   for (int e = 0; e < p.d_rel; ++e) {
-    const float value = factor * bf16_to_float(rel[e]);
-    terms[e] = float_to_bf16(value);
-    const float rest = value - bf16_to_float(terms[e]);
-    terms[64 + e] = float_to_bf16(rest);
-    if (rest != 0.0f) w.n_rel_terms = 2;
+    float rest = factor * bf16_to_float(rel[e]);
+    for (int term = 0; term < kMaxTerms && rest != 0.0f; ++term) {
+      std::uint16_t& part = terms[term * kTermElems + e];
+      part = float_to_bf16(rest);
+      rest -= bf16_to_float(part);
+      w.n_rel_terms = max_of(w.n_rel_terms, term + 1);
+    }
   }
 }
 
@@ -106,7 +109,7 @@ inline void begin_item(Worker<Element>& w) {
     clear(rel + p.d_rel, d_rel - p.d_rel);
   }
   clear(w.q + static_cast<std::ptrdiff_t>(n_rows) * d, kMaxRowBlock * d);
-  if (w.args.proj.direct) clear(w.rel_terms + static_cast<std::ptrdiff_t>(n_rows) * kRelTerms, kMaxRowBlock * kRelTerms);
+  if (w.args.proj.direct) clear(w.rel_terms + static_cast<std::ptrdiff_t>(n_rows) * kMaxTerms * kTermElems, kMaxRowBlock * kMaxTerms * kTermElems);
   if (d_rel > 0) clear(w.rel + static_cast<std::ptrdiff_t>(n_rows) * d_rel, kMaxRowBlock * d_rel);
   clear(w.acc, static_cast<std::ptrdiff_t>(n_rows + kMaxRowBlock) * d);
   for (int r = 0; r < n_rows; ++r) {

@@ -72,7 +72,7 @@ struct AmxMatrix {
       const Element* p0 = bias.proj[0] + 2 * (column - 2 * pair);
       const Element* p1 = bias.proj[1] + 2 * (column - 2 * pair);
       for (int term = 0; term < bias.n_terms; ++term) {
-        const Element* rel = bias.rel + term * 64 + pair * 32;
+        const Element* rel = bias.rel + term * kTermElems + pair * 32;
         _tile_loadd(4, rel, bias.rel_ld * 2);
         _tile_loadd(6, p0, bias.proj_ld * 2);
         _tile_loadd(7, p0 + 32, bias.proj_ld * 2);
