@@ -49,13 +49,14 @@ struct KernelArgs {
   float* part_lse = nullptr;  // [slot][row]
 };
 
-inline constexpr int kTermElems = 64, kMaxTerms = 3;  // a term of a row's rel: [2 token pairs][32]
+inline constexpr int kTermElems = 64, kMaxTerms = 3;  // of a row's rel: [kMaxTerms][2 token pairs][32]
+inline constexpr int kRelTerms = kMaxTerms * kTermElems;
 
 // Byte offsets inside one worker's scratch. Sized for float32 operands whatever the unit uses.
 struct ScratchLayout {
   std::size_t q = 0;          // [tile_rows + kMaxRowBlock][d_padded]
   std::size_t rel = 0;        // [tile_rows + kMaxRowBlock][d_rel_padded]
-  std::size_t rel_terms = 0;  // bf16 [tile_rows + kMaxRowBlock][kMaxTerms][kTermElems], direct bias
+  std::size_t rel_terms = 0;  // bf16 [tile_rows + kMaxRowBlock][kRelTerms], direct bias
   std::size_t acc = 0;        // float [tile_rows + kMaxRowBlock][d_padded], unnormalised output
   std::size_t state = 0;      // float [2][tile_rows + kMaxRowBlock]: maximum (base 2), least sum
   std::size_t sum = 0;        // float [tile_rows + kMaxRowBlock][16]
@@ -89,7 +90,7 @@ FLASHREL_HD ScratchLayout scratch_layout(const Problem& problem, int tile_rows, 
   const auto d = static_cast<std::size_t>(s.d_padded);
   s.q = take(rows * d, 4);
   s.rel = take(rows * static_cast<std::size_t>(s.d_rel_padded), 4);
-  s.rel_terms = take(direct_bias(problem) ? rows * kMaxTerms * kTermElems : 0, 2);
+  s.rel_terms = take(direct_bias(problem) ? rows * kRelTerms : 0, 2);
   s.acc = take(rows * d, 4);
   s.state = take(2 * rows, 4);
   s.sum = take(rows * kPanel, 4);

@@ -52,8 +52,8 @@ inline Gemm<Element> score_product(const Worker<Element>& w, const PackedTile& t
   g.ldc = w.layout.score_ld;
   if (!step.kind.biased || !proj.direct) return g;
   const int shift = proj_shift(proj, rectangle_distances(w.tokens_of(step.row, step.n_rows), step.keys, w.lengths));
-  g.bias.rel = w.rel_terms + static_cast<std::ptrdiff_t>(step.row) * kMaxTerms * kTermElems;
-  g.bias.rel_ld = kMaxTerms * kTermElems;
+  g.bias.rel = w.rel_terms + static_cast<std::ptrdiff_t>(step.row) * kRelTerms;
+  g.bias.rel_ld = kRelTerms;
   for (int i = 0; i < 2; ++i) {
     const int row = min_of(step.row + 16 * i, w.item.n_rows - 1) / 16 * 16;  // the second half may not exist
     const int dist = q_pos(w.token_of(row), w.lengths) - step.keys.begin - shift;

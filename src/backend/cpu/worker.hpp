@@ -72,8 +72,8 @@ inline void load_rel_terms(Worker<std::uint16_t>& w, int r) {
   const auto* rel = static_cast<const std::uint16_t*>(w.args.tensors.rel) + token * s.rel_token + head * s.rel_head;
   const float rel_scale = p.has_rel_scale ? w.args.tensors.rel_scale[token * s.rel_scale_token] : 1.0f;
   const float factor = static_cast<float>(rel_scale / p.softmax_scale);
-  std::uint16_t* terms = w.rel_terms + static_cast<std::ptrdiff_t>(r) * kMaxTerms * kTermElems;
-  clear(terms, kMaxTerms * kTermElems);
+  std::uint16_t* terms = w.rel_terms + static_cast<std::ptrdiff_t>(r) * kRelTerms;
+  clear(terms, kRelTerms);
   const int token_of_16 = r % 16 / w.args.group;
   terms += token_of_16 / 2 * 32 + token_of_16 % 2 * 16;
   for (int e = 0; e < p.d_rel; ++e) {
@@ -109,7 +109,7 @@ inline void begin_item(Worker<Element>& w) {
     clear(rel + p.d_rel, d_rel - p.d_rel);
   }
   clear(w.q + static_cast<std::ptrdiff_t>(n_rows) * d, kMaxRowBlock * d);
-  if (w.args.proj.direct) clear(w.rel_terms + static_cast<std::ptrdiff_t>(n_rows) * kMaxTerms * kTermElems, kMaxRowBlock * kMaxTerms * kTermElems);
+  if (w.args.proj.direct) clear(w.rel_terms + static_cast<std::ptrdiff_t>(n_rows) * kRelTerms, kMaxRowBlock * kRelTerms);
   if (d_rel > 0) clear(w.rel + static_cast<std::ptrdiff_t>(n_rows) * d_rel, kMaxRowBlock * d_rel);
   clear(w.acc, static_cast<std::ptrdiff_t>(n_rows + kMaxRowBlock) * d);
   for (int r = 0; r < n_rows; ++r) {
