@@ -1,5 +1,7 @@
 #include "api/tensor_check.hpp"
 
+#include <algorithm>
+
 namespace flashrel {
 namespace {
 
@@ -11,6 +13,12 @@ std::string expected_shape(std::initializer_list<Dim> dims) {
     if (dim.size >= 0) text += " = " + std::to_string(dim.size);
   }
   return text + ")";
+}
+
+std::string names_of(std::initializer_list<DType> dtypes) {
+  std::string names;
+  for (DType type : dtypes) names += (names.empty() ? "" : " or ") + std::string(name_of(type));
+  return names;
 }
 
 bool has_elements(const flashrel_tensor& t) {
@@ -27,31 +35,24 @@ std::string shape_text(const flashrel_tensor& t) {
   return text + ")";
 }
 
+// A call checks a dozen tensors before its launches: no text is made for one that is right.
 Status check_tensor(const char* name, const flashrel_tensor& t, std::initializer_list<DType> dtypes,
                     std::initializer_list<Dim> dims) {
-  const std::string who = std::string(name) + ": ";
-  if (!present(t)) return invalid(who + "absent, expected shape " + expected_shape(dims));
+  const auto wrong = [name](const std::string& what) { return invalid(std::string(name) + ": " + what); };
+  if (!present(t)) return wrong("absent, expected shape " + expected_shape(dims));
   if (t.rank != static_cast<int>(dims.size()))
-    return invalid(who + "got rank " + std::to_string(t.rank) + ", expected shape " + expected_shape(dims));
-
-  bool known = false;
-  std::string names;
-  for (DType type : dtypes) {
-    known = known || static_cast<DType>(t.dtype) == type;
-    names += (names.empty() ? "" : " or ") + std::string(name_of(type));
-  }
-  if (!known) {
+    return wrong("got rank " + std::to_string(t.rank) + ", expected shape " + expected_shape(dims));
+  if (std::find(dtypes.begin(), dtypes.end(), static_cast<DType>(t.dtype)) == dtypes.end()) {
     const bool named = t.dtype >= 0 && t.dtype <= static_cast<int>(DType::kInt32);
-    return invalid(who + "got dtype " + (named ? name_of(dtype_of(t)) : std::to_string(t.dtype)) + ", expected " + names);
+    return wrong("got dtype " + (named ? name_of(dtype_of(t)) : std::to_string(t.dtype)) + ", expected " + names_of(dtypes));
   }
-
   int i = 0;
   for (const Dim& dim : dims) {
     const bool fits = dim.size < 0 ? t.shape[i] >= 0 : t.shape[i] == dim.size;
-    if (!fits) return invalid(who + "got shape " + shape_text(t) + ", expected " + expected_shape(dims));
+    if (!fits) return wrong("got shape " + shape_text(t) + ", expected " + expected_shape(dims));
     ++i;
   }
-  if (t.data == nullptr && has_elements(t)) return invalid(who + "got a null pointer with shape " + shape_text(t));
+  if (t.data == nullptr && has_elements(t)) return wrong("got a null pointer with shape " + shape_text(t));
   return {};
 }
 

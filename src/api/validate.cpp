@@ -159,13 +159,14 @@ Status check_no_overlap(const Args& a) {
                                                               {"rel", &a.rel},
                                                               {"rel_proj", &a.rel_proj},
                                                               {"rel_scale", &a.rel_scale}};
-  for (const auto& w : written)
-    for (const auto& r : read) {
-      // Views of one buffer may interleave legally (out inside a padded row of q), so only a shared start is an error.
-      const Extent x = extent_of(*w.tensor), y = extent_of(*r.tensor);
-      if (x.begin != nullptr && x.begin == y.begin)
+  for (const auto& w : written) {
+    const Extent x = extent_of(*w.tensor);
+    if (x.begin == nullptr) continue;
+    // Views of one buffer may interleave legally (out inside a padded row of q), so only a shared start is an error.
+    for (const auto& r : read)
+      if (extent_of(*r.tensor).begin == x.begin)
         return invalid(std::string(w.name) + ": starts at the same address as " + r.name + ", expected memory of its own");
-    }
+  }
   return {};
 }
 
