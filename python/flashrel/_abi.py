@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 OK, INVALID_ARGUMENT, UNSUPPORTED, WORKSPACE, RUNTIME = range(5)
-UNREAD = -1  # the tvm-ffi adapter's own: it did not understand an argument
+UNREAD = -1  # an adapter's own: it did not understand an argument
 HOST, CUDA = 0, 1
 FLOAT32, FLOAT16, BFLOAT16, INT32 = range(4)
 DTYPE_NAMES = ("float32", "float16", "bfloat16", "int32")
@@ -25,10 +25,7 @@ MAX_RANK = 4
 _TENSOR = "Pii8q"
 ABSENT = (0,) * 11
 # LAYOUT flashrel_attention_args: struct_size, memory, device | 12 tensors | bounds, scale, flags, window, splits, pointers.
-_SCALARS = "qqdiiqqqiii4xPPP"
-ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + _SCALARS)
-# The same without the tensors, which are zeros, and memory for it that C may fill.
-ATTENTION_SCALARS = struct.Struct(f"@Nii{12 * struct.calcsize('@' + _TENSOR)}x{_SCALARS}")
+ATTENTION_ARGS = struct.Struct("@Nii" + 12 * _TENSOR + "qqdiiqqqiii4xPPP")
 AttentionArgs = ctypes.c_char * ATTENTION_ARGS.size
 
 

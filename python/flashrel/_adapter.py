@@ -1,7 +1,7 @@
-"""How torch tensors reach the library: read in C where torch has DLPack functions in C (2.10 and newer), else in Python.
+"""How torch tensors reach the library: in C where torch has DLPack functions in C (2.10 and newer), else read in Python.
 
-With apache-tvm-ffi installed the whole call is made in C. Same results, less host time. FLASHREL_ADAPTER=ctypes keeps to
-ctypes, FLASHREL_ADAPTER=tvm-ffi makes a missing piece an error.
+Two adapters over one reader (python/native/torch_adapter.cpp): apache-tvm-ffi where it is installed, else ctypes. Same
+arguments, same results. FLASHREL_ADAPTER=ctypes keeps to ctypes, FLASHREL_ADAPTER=tvm-ffi makes a missing piece an error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ADAPTERS = ("auto", "ctypes", "tvm-ffi")
 
 
 class Adapter(NamedTuple):
-    """Functions of python/native/torch_adapter.cpp; None = not here.
-
-    `call` is flashrel_attention taking tensors, through tvm-ffi. `read` fills the tensors of a packed struct.
+    """`arguments` are 12 tensors or None, the device, scalars_of's ten, then the addresses of the backend's name, the route's
+    name (0 = automatic) and a schedule (0 = its own), the workspace's address and bytes, and the stream.
     """
 
-    call: Callable[..., int] | None
-    read: Callable[..., bool] | None
+    name: str
+    call: Callable[[tuple[Any, ...]], int]  # flashrel_attention; its flashrel_code, or UNREAD
+    read: Callable[[tuple[Any, ...], Any], bool]  # fills a flashrel_attention_args
 
 
 def library_path() -> str:
@@ -33,44 +33,62 @@ def library_path() -> str:
     return str(path)
 
 
-def load(torch: Any) -> Adapter:
+def load(torch: Any) -> Adapter | None:
+    """The adapter that FLASHREL_ADAPTER asks for; None where tensors must be read in Python."""
     wanted = os.environ.get("FLASHREL_ADAPTER", "auto")
     if wanted not in ADAPTERS:
         raise ValueError(f"FLASHREL_ADAPTER: got {wanted!r}, expected one of {', '.join(ADAPTERS)}")
-    call = read = None
+    adapter = None
     try:
-        read = reader(torch)
-        call = None if wanted == "ctypes" else tvm_ffi_call()
+        adapter = by_ctypes(torch)
+        if wanted != "ctypes":
+            adapter = Adapter("tvm-ffi", by_tvm_ffi(), adapter.read)
     except (ImportError, OSError, RuntimeError) as error:
         if wanted == "tvm-ffi":
             raise ImportError(f"FLASHREL_ADAPTER: tvm-ffi cannot be used: {error}") from error
-    return Adapter(call, read)
+    return adapter
 
 
-def reader(torch: Any) -> Callable[..., bool]:
-    """read(device, args, 12 tensors or None): False where one must be read in Python, which also names what is wrong."""
+class _Torch(ctypes.Structure):
+    """flashrel_torch"""
+
+    _fields_ = [("dlpack", ctypes.c_void_p), ("none", ctypes.c_void_p)]
+
+
+def by_ctypes(torch: Any) -> Adapter:
     # Where torch has none, tvm-ffi would compile such functions at its first call: not worth it.
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         raise ImportError("this torch has no __dlpack_c_exchange_api__")
-    # PyDLL: the reader runs with the interpreter's lock, as torch's functions want it. The attention call does not.
-    function = ctypes.PyDLL(library_path()).flashrel_read_tensors
-    function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_int64, ctypes.c_void_p] + 12 * [ctypes.py_object]
+    # PyDLL: the functions are called with the interpreter's lock, as torch's own want it.
+    library = ctypes.PyDLL(library_path())
+    read, attention = library.flashrel_torch_read, library.flashrel_torch_attention
+    read.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    attention.argtypes = [ctypes.c_void_p, ctypes.py_object]
     capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     capsule_pointer.argtypes, capsule_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    api = ctypes.c_void_p(capsule_pointer(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
-    kinds = {torch.Tensor, torch.nn.Parameter, type(None)}  # torch reads the memory of anything it is given as a tensor
+    seen = _Torch(capsule_pointer(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"), id(None))
+    address = ctypes.addressof(seen)
+    # torch reads the memory of anything that it is given as a tensor. (A default keeps `seen` alive.)
+    all_torch = frozenset((torch.Tensor, torch.nn.Parameter, type(None))).issuperset
 
-    def read(device: int, args: Any, tensors: tuple[Any, ...]) -> bool:
-        try:
-            return kinds.issuperset(map(type, tensors)) and function(api, None, device, args, *tensors) == _abi.OK
-        except Exception:  # torch has its own words for memory that DLPack cannot describe
-            return False
+    def by_reader(arguments: tuple[Any, ...], args: Any, seen: _Torch = seen) -> bool:
+        return all_torch(map(type, arguments[:12])) and read(address, arguments, args) == _abi.OK
 
-    return read
+    def call(arguments: tuple[Any, ...], seen: _Torch = seen) -> int:
+        return attention(address, arguments) if all_torch(map(type, arguments[:12])) else _abi.UNREAD
+
+    return Adapter("ctypes", call, by_reader)
 
 
-def tvm_ffi_call() -> Callable[..., int]:
-    """The adapter's function for tvm-ffi; returns a flashrel_code, or _abi.UNREAD."""
+def by_tvm_ffi() -> Callable[[tuple[Any, ...]], int]:
     import tvm_ffi
 
-    return tvm_ffi.load_module(library_path())["rel_attention"]
+    function = tvm_ffi.load_module(library_path())["rel_attention"]
+
+    def call(arguments: tuple[Any, ...]) -> int:
+        try:
+            return function(*arguments)
+        except Exception:  # torch or tvm-ffi cannot hand an argument over
+            return _abi.UNREAD
+
+    return call

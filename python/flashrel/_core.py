@@ -18,6 +18,7 @@ _PACK = _abi.ATTENTION_ARGS.pack
 _SIZE = _abi.ATTENTION_ARGS.size
 _ATTENTION = _abi.LIB.flashrel_attention
 _OUT = _abi.ATTENTION_TENSORS.index("out")
+_NOWHERE = (0, 0, 0)  # workspace, its bytes and the stream of a call that is only packed
 
 
 def _name_address(name: str | None, kept: list[Any]) -> int:
@@ -83,18 +84,17 @@ def prepare(
     framework = framework_of(q)
     device, stream = place(framework, q, stream)
     kept: list[Any] = []
-    head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device
-    scalars = (*scalars, validate and device == HOST_DEVICE)
     addresses = (
         0 if backend == "auto" else _name_address(backend, kept), 0 if route == "auto" else _name_address(route, kept),
         0 if schedule is None else schedule.address(device),
     )  # fmt: skip
+    if framework.adapter is not None and tensors[_OUT] is not None and not validate:
+        args = _abi.AttentionArgs()
+        if framework.adapter.read((*tensors, device, *scalars, *addresses, *_NOWHERE), args):
+            return _Call(args, device, stream, framework, kept)
+    head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device
+    scalars = (*scalars, validate and device == HOST_DEVICE)
     try:
-        if framework.adapter.read is not None and tensors[_OUT] is not None:
-            args = _abi.AttentionArgs()
-            _abi.ATTENTION_SCALARS.pack_into(args, 0, *head, *scalars, *addresses)
-            if framework.adapter.read(device, args, tensors):
-                return _Call(args, device, stream, framework, kept)
         args = _PACK(*head, *_read_all(tensors, device, stream), *scalars, *addresses)
     except struct.error:
         raise _scalar_error(scalars) from None
@@ -132,15 +132,12 @@ def attend(
 ) -> None:  # fmt: skip
     """Runs the operator into the last two of `tensors`, which are in the order of the struct."""
     framework = framework_of(q)
-    fast = framework.adapter.call
-    if fast is not None and backend == "auto" == route and not validate:
+    adapter = framework.adapter
+    if adapter is not None and backend == "auto" == route and not validate:
         device, stream = place(framework, q, stream)
         block = (HOST if device == HOST_DEVICE else framework).block(device, stream)
         shared = 0 if schedule is None else schedule.address(device)
-        try:
-            code = fast(*tensors, device, *scalars, 0, 0, shared, block.address, block.n_bytes, stream)
-        except Exception:  # torch or tvm-ffi cannot hand an argument over; below it is named
-            code = _abi.UNREAD
+        code = adapter.call((*tensors, device, *scalars, 0, 0, shared, block.address, block.n_bytes, stream))
         if code == _abi.OK:
             return
         # Else nothing was launched: the other way grows the workspace, or says what is wrong.
@@ -206,6 +203,7 @@ def rel_attention(
     route: str = "auto",
     out: Array | None = None,
     return_lse: bool = False,
+    lse: Array | None = None,
     validate: bool = False,
     stream: int | None = None,
     schedule: Schedule | None = None,
@@ -246,13 +244,14 @@ def rel_attention(
         route: "auto", "score_mod" or "sheared" (with rel_logits), "fused" (with rel).
         out: like q, written and returned; may be strided, may not be an input. None = a new array.
         return_lse: also return lse, (n_tokens, n_q_heads), float32.
+        lse: where to write it, any strides; None = a new array, if `return_lse` asks for one.
         validate: a debug switch: also checks the lengths and every page number used, before the run. On CUDA it copies the
             three int32 arrays to the host and waits for them.
         stream: the CUDA stream as an integer. None = the current stream of torch or CuPy; JAX: the default stream.
         schedule: from `flashrel.schedule`, shared by calls that differ in data only; None = the call makes its own.
 
     Returns:
-        `out`, or `(out, lse)`. Rows without a visible key give 0 and -inf.
+        `out`, or `(out, lse)` with `return_lse` or `lse`. Rows without a visible key give 0 and -inf.
 
     On CUDA the call is asynchronous and safe under torch.cuda.graph: a replay after lengths, tables and data changed in
     place is right as long as the bounds hold. Workspace is kept per thread, device and stream (`clear_workspaces`).
@@ -270,7 +269,7 @@ def rel_attention(
             return _torch.traced(
                 q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale,
                 causal, window_size, rel_logits, rel, rel_proj, rel_scale, rel_zero, rel_edge, num_splits, deterministic,
-                backend, route, out=out, return_lse=return_lse,
+                backend, route, out=out, return_lse=return_lse, lse=lse,
             )  # fmt: skip
         if torch.is_grad_enabled():
             _refuse_gradients(
@@ -281,7 +280,10 @@ def rel_attention(
         out = framework.empty_like(q)
     else:
         framework.check_writable("out", out)
-    lse = framework.empty_float32(q, q.shape[:2]) if return_lse else None
+    if lse is not None:
+        framework.check_writable("lse", lse)
+    elif return_lse:
+        lse = framework.empty_float32(q, q.shape[:2])
     scalars = scalars_of(
         q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, rel_zero, rel_edge, num_splits, deterministic
     )
@@ -290,7 +292,7 @@ def rel_attention(
     )  # fmt: skip
     attend(q, stream, tensors, scalars, backend, route, validate, schedule)
     out = framework.deliver(q, out, stream)
-    return (out, framework.deliver(q, lse, stream)) if return_lse else out
+    return out if lse is None else (out, framework.deliver(q, lse, stream))
 
 
 _SIGNATURE = inspect.signature(rel_attention)
@@ -362,11 +364,15 @@ def schedule(q: Array, k_cache: Array, v_cache: Array, *, into: Schedule | None 
 def info() -> dict[str, Any]:
     """The library's build, the CPU, the GPUs and the backends, each with the reason why it is off.
 
-    `torch_adapter` is how torch tensors reach the library: "tvm-ffi" or "ctypes", None while torch is not imported.
+    `torch_adapter` is how torch tensors reach the library: "tvm-ffi", "ctypes", or "python" where they are read in Python and
+    then go through ctypes; None while torch is not imported.
     """
     torch = sys.modules.get("torch")
-    adapter = None if torch is None else "ctypes" if framework_of(torch.empty(0)).adapter.call is None else "tvm-ffi"
-    return {**_abi.json_of(_abi.LIB.flashrel_info_json), "torch_adapter": adapter}
+    name = None
+    if torch is not None:
+        adapter = framework_of(torch.empty(0)).adapter
+        name = "python" if adapter is None else adapter.name
+    return {**_abi.json_of(_abi.LIB.flashrel_info_json), "torch_adapter": name}
 
 
 def set_num_threads(n_threads: int) -> None:

@@ -49,7 +49,7 @@ def clear_workspaces() -> None:
 class Framework:
     """Workspaces: found by thread, device and stream, replaced by a larger one where a call needs it."""
 
-    adapter = _adapter.Adapter(None, None)  # torch has one
+    adapter: _adapter.Adapter | None = None  # torch has one
 
     def block(self, device: int, stream: int) -> Block:
         return _blocks.of.get((device, stream), _NO_BLOCK)

@@ -59,16 +59,19 @@ torch.library.register_fake("flashrel::rel_attention_out", lambda *_, **__: None
 
 def traced(
     q: Any, k_cache: Any, v_cache: Any, block_table: Any, cache_seqlens: Any, cu_seqlens_q: Any, max_seqlen_q: Any,
-    max_seqlen_k: Any, softmax_scale: Any, causal: bool, window_size: Any, *rest: Any, out: Any, return_lse: bool,
+    max_seqlen_k: Any, softmax_scale: Any, causal: bool, window_size: Any, *rest: Any, out: Any, return_lse: bool, lse: Any,
 ) -> Any:  # fmt: skip
     """rel_attention inside a graph; the library's checks run when the graph does."""
     arguments = (
         q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal,
         *window_size, *rest,
     )  # fmt: skip
-    if out is None:
+    if out is None and lse is None:
         out, lse = torch.ops.flashrel.rel_attention(*arguments)
-    else:
-        lse = q.new_empty(q.shape[:2], dtype=torch.float32) if return_lse else None
-        torch.ops.flashrel.rel_attention_out(*arguments, out=out, lse=lse)
-    return (out, lse) if return_lse else out
+        return (out, lse) if return_lse else out
+    if out is None:
+        out = q.new_empty(q.shape)
+    if lse is None and return_lse:
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    torch.ops.flashrel.rel_attention_out(*arguments, out=out, lse=lse)
+    return out if lse is None else (out, lse)

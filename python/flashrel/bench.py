@@ -278,25 +278,26 @@ def ways_of_calling(device: str) -> dict[str, Callable[[], Any]]:
 
     "C ABI" is flashrel_attention on a struct that is filled already: what the library itself costs, launches included.
     """
-    from . import _abi, _core, _torch  # noqa: F401  the last registers the operators
+    from . import _abi, _adapter, _core, _torch  # noqa: F401  the last registers the operators
 
     t = Tensors(Case("empty", 1, 1, PAGE, 8, 1, 64), device, torch.bfloat16)
     t.common["cu_seqlens_q"].zero_()
     bias = {"rel": t.rel, "rel_proj": t.rel_proj, "rel_scale": torch.ones(1, device=device)}
     out, lse = torch.empty_like(t.q), torch.empty(t.q.shape[:2], device=device)
     framework = flashrel._frameworks.framework_of(t.q)
-    adapter = framework.adapter
     step = flashrel.schedule(t.q, t.k, t.v, **t.common, **bias)
 
-    def python(schedule: Any = None) -> Any:
-        return flashrel.rel_attention(t.q, t.k, t.v, **t.common, **bias, out=out, return_lse=True, schedule=schedule)
+    def through(adapter: Any, **changes: Any) -> Callable[[], Any]:
+        arguments = {**t.common, **bias, "out": out, "lse": lse, **changes}
 
-    def by_ctypes() -> Any:
-        framework.adapter = adapter._replace(call=None)
-        python()
-        framework.adapter = adapter
+        def call() -> Any:
+            framework.adapter = adapter
+            return flashrel.rel_attention(t.q, t.k, t.v, **arguments)
 
-    python()  # its workspace serves the C call as well
+        return call
+
+    by_ctypes = _adapter.by_ctypes(torch)
+    through(by_ctypes)()  # its workspace serves the C call as well
     first = t.q, t.k, t.v, t.common["block_table"], t.common["cache_seqlens"], t.common["cu_seqlens_q"]
     operator, scalars = torch.ops.flashrel.rel_attention_out.default, (1, None, 1 / HEAD_DIM, True, -1, -1)
     packed = _core.prepare(
@@ -306,14 +307,16 @@ def ways_of_calling(device: str) -> dict[str, Callable[[], Any]]:
     block = (framework if device == "cuda" else flashrel._frameworks.HOST).block(packed.device, packed.stream)
     attention, call = _abi.LIB.flashrel_attention, (packed.args, block.address, block.n_bytes, packed.stream)
     _abi.check(attention(*call))
-    ways = {
-        "C ABI": lambda: attention(*call),
-        "ctypes": by_ctypes,
-        "torch operator": lambda: operator(*first, *scalars, None, *bias.values(), out=out, lse=lse),
-    }
-    if adapter.call is not None:
-        ways["tvm-ffi"] = python
-        ways["tvm-ffi, shared schedule"] = lambda: python(step)
+    ways = {"C ABI": lambda: attention(*call), "ctypes": through(by_ctypes)}
+    try:
+        by_tvm_ffi = by_ctypes._replace(call=_adapter.by_tvm_ffi())
+    except ImportError:
+        by_tvm_ffi = None
+    if by_tvm_ffi is not None:
+        ways["tvm-ffi"] = through(by_tvm_ffi)
+        ways["tvm-ffi, shared schedule"] = through(by_tvm_ffi, schedule=step)
+        ways["tvm-ffi, a new lse"] = through(by_tvm_ffi, lse=None, return_lse=True)
+    ways["torch operator"] = lambda: operator(*first, *scalars, None, *bias.values(), out=out, lse=lse)
     return ways
 
 

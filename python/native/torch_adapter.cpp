@@ -1,20 +1,42 @@
 // torch tensors as flashrel_attention_args, read in C through torch's DLPack functions: a tenth of what reading them attribute
-// by attribute costs the host. Two ways in, called by python/flashrel/_adapter.py and by nobody else:
-//   flashrel_read_tensors   for ctypes: fills the 12 tensors of a struct; Python packs the scalars and calls the library
-//   rel_attention           for apache-tvm-ffi: the whole call
+// by attribute costs the host. Called by python/flashrel/_adapter.py and by nobody else, in two ways that take the same
+// arguments:
+//   flashrel_torch_attention   for ctypes: a tuple of Python objects
+//   rel_attention              for apache-tvm-ffi: its own array of values
 //
 // Anything this file does not understand (another memory or dtype) is answered with kUnread, and the caller reads the tensors
-// in Python, where the sentences are. Needs neither Python's headers nor a symbol of libtvm_ffi: two struct layouts, one
-// calling convention.
+// in Python, where the sentences are. Of Python it needs eight functions of the stable ABI, which the interpreter that loads it
+// has; of tvm-ffi two struct layouts and one calling convention.
 #include <tvm/ffi/c_api.h>
 
+#include <cstddef>
+#include <cstdint>
+
 #include "flashrel/flashrel.h"
+
+extern "C" {
+struct PyObject;
+PyObject* PyTuple_GetItem(PyObject*, std::ptrdiff_t);
+std::ptrdiff_t PyTuple_Size(PyObject*);
+long long PyLong_AsLongLong(PyObject*);
+double PyFloat_AsDouble(PyObject*);
+PyObject* PyErr_Occurred();
+void PyErr_Clear();
+void* PyEval_SaveThread();
+void PyEval_RestoreThread(void*);
+
+// What flashrel_torch_* know of torch; filled by _adapter.py.
+struct flashrel_torch {
+  const DLPackExchangeAPI* dlpack;  // what torch.Tensor.__dlpack_c_exchange_api__ holds
+  const PyObject* none;
+};
+}
 
 namespace {
 
 constexpr int kUnread = -1;
 
-// Arguments of rel_attention in order: 12 tensors or None as in the struct, then these, all integers but softmax_scale.
+// Arguments of a call in order: 12 tensors or None as in the struct, then these, all integers but softmax_scale.
 enum Scalar : int {
   kDevice = 12,  // CUDA ordinal; -1 = host memory
   kMaxSeqlenQ,
@@ -36,13 +58,6 @@ enum Scalar : int {
   kCount
 };
 
-const DLTensor* dl_tensor(const TVMFFIAny& arg) {
-  if (arg.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(arg.v_ptr);
-  if (arg.type_index == kTVMFFITensor)
-    return reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(arg.v_obj) + sizeof(TVMFFIObject));
-  return nullptr;
-}
-
 int dtype_of(DLDataType type) {
   if (type.lanes != 1) return -1;
   if (type.code == kDLFloat && type.bits == 32) return FLASHREL_FLOAT32;
@@ -52,11 +67,11 @@ int dtype_of(DLDataType type) {
   return -1;
 }
 
-bool lives_on(const DLDevice& found, int64_t device) {
+bool lives_on(const DLDevice& found, std::int64_t device) {
   return device < 0 ? found.device_type == kDLCPU : found.device_type == kDLCUDA && found.device_id == device;
 }
 
-bool read_dl_tensor(const DLTensor& dl, int64_t device, flashrel_tensor& tensor) {
+bool read_dl_tensor(const DLTensor& dl, std::int64_t device, flashrel_tensor& tensor) {
   if (dl.ndim > FLASHREL_MAX_RANK || !lives_on(dl.device, device) || dl.strides == nullptr) return false;
   tensor.dtype = dtype_of(dl.dtype);
   if (tensor.dtype < 0) return false;
@@ -66,77 +81,141 @@ bool read_dl_tensor(const DLTensor& dl, int64_t device, flashrel_tensor& tensor)
   return true;
 }
 
-bool read_tensor(const TVMFFIAny& arg, int64_t device, flashrel_tensor& tensor) {
-  if (arg.type_index == kTVMFFINone) return true;  // stays absent
-  const DLTensor* dl = dl_tensor(arg);
-  return dl != nullptr && read_dl_tensor(*dl, device, tensor);
+bool fits_int32(std::int64_t value) { return value == static_cast<std::int32_t>(value); }
+
+// A caller's arguments: `tensor(i, device, out)` reads one tensor or leaves it absent, `integer(i, out)` and `number(i, out)`
+// a scalar; false = not understood.
+class TvmArguments {
+ public:
+  explicit TvmArguments(const TVMFFIAny* args) : args_(args) {}
+
+  bool tensor(int i, std::int64_t device, flashrel_tensor& out) const {
+    const TVMFFIAny& arg = args_[i];
+    if (arg.type_index == kTVMFFINone) return true;
+    if (arg.type_index == kTVMFFIDLTensorPtr) return read_dl_tensor(*static_cast<const DLTensor*>(arg.v_ptr), device, out);
+    if (arg.type_index != kTVMFFITensor) return false;
+    const char* object = reinterpret_cast<const char*>(arg.v_obj);
+    return read_dl_tensor(*reinterpret_cast<const DLTensor*>(object + sizeof(TVMFFIObject)), device, out);
+  }
+  bool integer(int i, std::int64_t& out) const {
+    out = args_[i].v_int64;
+    return args_[i].type_index == kTVMFFIInt || args_[i].type_index == kTVMFFIBool;
+  }
+  bool number(int i, double& out) const {
+    out = args_[i].v_float64;
+    return args_[i].type_index == kTVMFFIFloat;
+  }
+
+ private:
+  const TVMFFIAny* args_;
+};
+
+// The caller has the interpreter's lock, and has seen that the tensors are torch's or None.
+class PythonArguments {
+ public:
+  PythonArguments(const flashrel_torch& torch, PyObject* tuple) : torch_(torch), tuple_(tuple) {}
+
+  bool tensor(int i, std::int64_t device, flashrel_tensor& out) const {
+    PyObject* object = PyTuple_GetItem(tuple_, i);
+    if (object == torch_.none) return true;
+    DLTensor dl;
+    return torch_.dlpack->dltensor_from_py_object_no_sync(object, &dl) == 0 && read_dl_tensor(dl, device, out);
+  }
+  bool integer(int i, std::int64_t& out) const {
+    out = PyLong_AsLongLong(PyTuple_GetItem(tuple_, i));
+    return out != -1 || PyErr_Occurred() == nullptr;
+  }
+  bool number(int i, double& out) const {
+    out = PyFloat_AsDouble(PyTuple_GetItem(tuple_, i));
+    return out != -1 || PyErr_Occurred() == nullptr;
+  }
+
+ private:
+  const flashrel_torch& torch_;
+  PyObject* tuple_;
+};
+
+struct Call {
+  flashrel_attention_args args;
+  std::int64_t workspace = 0, workspace_bytes = 0, stream = 0;
+
+  int run() const {
+    return flashrel_attention(&args, reinterpret_cast<void*>(workspace), static_cast<std::size_t>(workspace_bytes),
+                              reinterpret_cast<void*>(stream));
+  }
+};
+
+template <class Arguments>
+bool read_scalars(const Arguments& from, flashrel_attention_args& a, Call& call) {
+  std::int64_t causal, edge, num_splits, deterministic, backend, route, schedule;
+  if (!from.integer(kMaxSeqlenQ, a.max_seqlen_q) || !from.integer(kMaxSeqlenK, a.max_seqlen_k) ||
+      !from.number(kSoftmaxScale, a.softmax_scale) || !from.integer(kCausal, causal) || !from.integer(kRelEdge, edge) ||
+      !from.integer(kWindowLeft, a.window_left) || !from.integer(kWindowRight, a.window_right) ||
+      !from.integer(kRelZero, a.rel_zero) || !from.integer(kNumSplits, num_splits) ||
+      !from.integer(kDeterministic, deterministic) || !from.integer(kBackend, backend) || !from.integer(kRoute, route) ||
+      !from.integer(kSchedule, schedule) || !from.integer(kWorkspace, call.workspace) ||
+      !from.integer(kWorkspaceBytes, call.workspace_bytes) || !from.integer(kStream, call.stream))
+    return false;
+  if (!fits_int32(num_splits)) return false;
+  a.causal = causal != 0;
+  a.rel_edge = static_cast<std::int32_t>(edge);
+  a.num_splits = static_cast<std::int32_t>(num_splits);
+  a.deterministic = deterministic != 0;
+  a.backend = reinterpret_cast<const char*>(backend);
+  a.route = reinterpret_cast<const char*>(route);
+  a.schedule = reinterpret_cast<const flashrel_schedule_buffer*>(schedule);
+  return true;
 }
 
-bool read_scalars(const TVMFFIAny* args) {
-  for (int i = kDevice; i < kCount; ++i)
-    if (i != kSoftmaxScale && args[i].type_index != kTVMFFIInt && args[i].type_index != kTVMFFIBool) return false;
-  return args[kSoftmaxScale].type_index == kTVMFFIFloat;
-}
-
-bool fits_int32(int64_t value) { return value == static_cast<int32_t>(value); }
-
-bool read_args(const TVMFFIAny* args, flashrel_attention_args& a) {
+template <class Arguments>
+bool read_call(const Arguments& from, Call& call) {
+  flashrel_attention_args& a = call.args;
   flashrel_attention_args_init(&a, sizeof a);
-  if (!read_scalars(args) || !fits_int32(args[kNumSplits].v_int64)) return false;
-  const int64_t device = args[kDevice].v_int64;
+  std::int64_t device;
+  if (!from.integer(kDevice, device) || !fits_int32(device) || !read_scalars(from, a, call)) return false;
   a.memory = device < 0 ? FLASHREL_HOST : FLASHREL_CUDA;
-  a.device = static_cast<int32_t>(device);
+  a.device = static_cast<std::int32_t>(device);
   flashrel_tensor* tensors[] = {&a.q,          &a.k_cache, &a.v_cache,  &a.block_table, &a.cache_seqlens, &a.cu_seqlens_q,
                                 &a.rel_logits, &a.rel,     &a.rel_proj, &a.rel_scale,   &a.out,           &a.lse};
   for (int i = 0; i < kDevice; ++i)
-    if (!read_tensor(args[i], device, *tensors[i])) return false;
-  a.max_seqlen_q = args[kMaxSeqlenQ].v_int64;
-  a.max_seqlen_k = args[kMaxSeqlenK].v_int64;
-  a.softmax_scale = args[kSoftmaxScale].v_float64;
-  a.causal = args[kCausal].v_int64 != 0;
-  a.rel_edge = static_cast<int32_t>(args[kRelEdge].v_int64);
-  a.window_left = args[kWindowLeft].v_int64;
-  a.window_right = args[kWindowRight].v_int64;
-  a.rel_zero = args[kRelZero].v_int64;
-  a.num_splits = static_cast<int32_t>(args[kNumSplits].v_int64);
-  a.deterministic = args[kDeterministic].v_int64 != 0;
-  a.backend = reinterpret_cast<const char*>(args[kBackend].v_int64);
-  a.route = reinterpret_cast<const char*>(args[kRoute].v_int64);
-  a.schedule = reinterpret_cast<const flashrel_schedule_buffer*>(args[kSchedule].v_int64);
+    if (!from.tensor(i, device, *tensors[i])) return false;
   return true;
+}
+
+bool read_python(const flashrel_torch& torch, PyObject* tuple, Call& call) {
+  const DLPackExchangeAPI& dlpack = *torch.dlpack;
+  if (dlpack.header.version.major != DLPACK_MAJOR_VERSION || dlpack.dltensor_from_py_object_no_sync == nullptr) return false;
+  if (PyTuple_Size(tuple) == kCount && read_call(PythonArguments(torch, tuple), call)) return true;
+  PyErr_Clear();  // the caller finds out by itself, and says it better
+  return false;
 }
 
 }  // namespace
 
-// Fills the tensors of *args, which start at q and end with lse. `objects` are torch.Tensor or `none`; `api` is what
-// torch.Tensor.__dlpack_c_exchange_api__ holds. The caller has the interpreter's lock. Returns 0, or kUnread.
-extern "C" FLASHREL_API int flashrel_read_tensors(const DLPackExchangeAPI* api, const void* none, int64_t device,
-                                                  flashrel_attention_args* args, void* q, void* k_cache, void* v_cache,
-                                                  void* block_table, void* cache_seqlens, void* cu_seqlens_q, void* rel_logits,
-                                                  void* rel, void* rel_proj, void* rel_scale, void* out, void* lse) {
-  void* const objects[] = {q,          k_cache, v_cache,  block_table, cache_seqlens, cu_seqlens_q,
-                           rel_logits, rel,     rel_proj, rel_scale,   out,           lse};
-  if (api->header.version.major != DLPACK_MAJOR_VERSION || api->dltensor_from_py_object_no_sync == nullptr) return kUnread;
-  flashrel_tensor* tensor = &args->q;
-  for (void* object : objects) {
-    DLTensor dl;
-    *tensor = {};
-    if (object != none && (api->dltensor_from_py_object_no_sync(object, &dl) != 0 || !read_dl_tensor(dl, device, *tensor)))
-      return kUnread;
-    ++tensor;
-  }
+// Fills *args. Returns 0, or kUnread. Called with the interpreter's lock.
+extern "C" FLASHREL_API int flashrel_torch_read(const flashrel_torch* torch, PyObject* arguments, flashrel_attention_args* args) {
+  Call call;
+  if (!read_python(*torch, arguments, call)) return kUnread;
+  *args = call.args;
   return 0;
 }
 
-// Returns the flashrel_code, or kUnread. The sentence of an error is in flashrel_last_error of this thread.
-extern "C" FLASHREL_API int __tvm_ffi_rel_attention(void*, const TVMFFIAny* args, int32_t n_args, TVMFFIAny* result) {
-  flashrel_attention_args a;
+// Returns the flashrel_code, or kUnread. Called with the interpreter's lock, which it gives away while the library runs. The
+// sentence of an error is in flashrel_last_error of this thread.
+extern "C" FLASHREL_API int flashrel_torch_attention(const flashrel_torch* torch, PyObject* arguments) {
+  Call call;
+  if (!read_python(*torch, arguments, call)) return kUnread;
+  void* thread = PyEval_SaveThread();
+  const int code = call.run();
+  PyEval_RestoreThread(thread);
+  return code;
+}
+
+// Likewise; tvm-ffi itself has given the lock away.
+extern "C" FLASHREL_API int __tvm_ffi_rel_attention(void*, const TVMFFIAny* args, std::int32_t n_args, TVMFFIAny* result) {
+  Call call;
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
-  result->v_int64 = kUnread;
-  if (n_args == kCount && read_args(args, a))
-    result->v_int64 =
-        flashrel_attention(&a, reinterpret_cast<void*>(args[kWorkspace].v_int64),
-                           static_cast<size_t>(args[kWorkspaceBytes].v_int64), reinterpret_cast<void*>(args[kStream].v_int64));
+  result->v_int64 = n_args == kCount && read_call(TvmArguments(args), call) ? call.run() : kUnread;
   return 0;
 }

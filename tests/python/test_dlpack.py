@@ -64,8 +64,9 @@ def test_jax(kind, dtype):
     assert np.array_equal(out, flashrel.rel_attention(**there, num_splits=3))
     step = flashrel.schedule(**there, num_splits=3)
     assert np.array_equal(out, flashrel.rel_attention(**there, num_splits=3, schedule=step))
-    with pytest.raises(ValueError, match="out: got a JAX array"):
-        flashrel.rel_attention(**there, out=out)
+    for name, array in (("out", out), ("lse", lse)):
+        with pytest.raises(ValueError, match=f"{name}: got a JAX array"):
+            flashrel.rel_attention(**there, **{name: array})
 
 
 def test_cupy():

@@ -219,6 +219,19 @@ def test_out_may_not_be_an_input_nor_read_only():
         flashrel.rel_attention(**arrays, out=out)
 
 
+def test_lse_goes_where_the_caller_says():
+    arrays = Problem([3, 1], [11, 5]).arrays()
+    expected, expected_lse = flashrel.rel_attention(**arrays, return_lse=True)
+    lse = np.full((*expected_lse.shape, 2), 7, np.float32)
+    out, got = flashrel.rel_attention(**arrays, lse=lse[..., 1])
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(lse, np.stack([np.full_like(expected_lse, 7), expected_lse], -1))
+    assert got.base is lse
+    lse.flags.writeable = False
+    with pytest.raises(ValueError, match="lse: got a read-only array"):
+        flashrel.rel_attention(**arrays, lse=lse[..., 1])
+
+
 def test_threads_share_nothing():
     """Calls from several threads at once: each has its own workspace and its own error sentence."""
     from concurrent.futures import ThreadPoolExecutor

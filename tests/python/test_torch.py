@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 from oracle import BFLOAT16, Problem, assert_right
 
 import flashrel
-from flashrel import _abi, _core
+from flashrel import _abi, _adapter, _core
 from flashrel._frameworks import framework_of
 
 torch = pytest.importorskip("torch")
@@ -42,6 +44,20 @@ def problem(dtype=torch.bfloat16, bias="fused", **shape):
     return Problem([1, 3, 0, 20], [90, 33, 5, 20], dtype=DTYPES[dtype], bias=bias, rel_scale=bias == "fused", **shape)
 
 
+def adapter_of(way):
+    """None: tensors are read in Python."""
+    if way == "python":
+        return None
+    try:
+        adapter = _adapter.by_ctypes(torch)
+        return adapter if way == "ctypes" else adapter._replace(name=way, call=_adapter.by_tvm_ffi())
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+WAYS = ["tvm-ffi", "ctypes", "python"]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", ["none", "logits", "fused"])
@@ -50,6 +66,23 @@ def test_right(device, dtype, bias):
     out, lse = flashrel.rel_attention(**to_torch(arrays, device), return_lse=True)
     assert out.device.type == lse.device.type == device and out.dtype == dtype
     assert_right(to_numpy(out), arrays, to_numpy(lse))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("way", WAYS)
+def test_lse_goes_where_the_caller_says(way, device, monkeypatch):
+    """A column of something larger, with a new out and with a given one, eager and compiled."""
+    monkeypatch.setattr(framework_of(torch.empty(0)), "adapter", adapter_of(way))
+    tensors = to_torch(problem().arrays(), device)
+    expected, expected_lse = flashrel.rel_attention(**tensors, return_lse=True)
+    for run in (flashrel.rel_attention, torch.compile(flashrel.rel_attention, backend="aot_eager", fullgraph=True)):
+        for given in (None, torch.empty_like(expected)):
+            lse = torch.full((*expected_lse.shape, 2), 7.0, device=device)
+            out, got = run(**tensors, out=given, lse=lse[..., 1])
+            assert torch.equal(out, expected) and torch.equal(got, expected_lse) and torch.equal(lse[..., 1], got)
+            assert (lse[..., 0] == 7).all()
+    with pytest.raises(ValueError, match="lse: got dtype bfloat16, expected float32"):
+        flashrel.rel_attention(**tensors, lse=expected_lse.bfloat16())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -111,65 +144,93 @@ def test_adapter_can_be_chosen():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("way", ["tvm-ffi", "ctypes, tensors read in C", "ctypes, tensors read in Python"])
+@pytest.mark.parametrize("way", WAYS[:2])
 def test_every_way_into_the_library_agrees(way, device, monkeypatch):
-    """Each way alone, the others out of reach (once the workspace is there): the same bits as in Python alone."""
+    """Each adapter alone, the Python way out of reach (once the workspace is there): the same bits as in Python."""
     framework = framework_of(torch.empty(0))
-    adapter, in_python = framework.adapter, framework.adapter._replace(call=None, read=None)
-    if (adapter.call if way == "tvm-ffi" else adapter.read) is None and "Python" not in way:
-        pytest.skip("apache-tvm-ffi, torch's DLPack functions or the adapter are not here")
+    adapter = adapter_of(way)
     for bias in ("none", "logits", "fused"):
         arrays = problem(bias=bias).arrays()
         tensors = to_torch(arrays, device)
-        monkeypatch.setattr(framework, "adapter", in_python)
+        monkeypatch.setattr(framework, "adapter", None)
         expected, expected_lse = flashrel.rel_attention(**tensors, num_splits=3, return_lse=True)
         assert_right(to_numpy(expected), arrays, to_numpy(expected_lse))
         with monkeypatch.context() as patch:
-            if way == "tvm-ffi":
-                patch.setattr(framework, "adapter", adapter)
-                patch.setattr(_core, "prepare", None)
-            elif way == "ctypes, tensors read in C":
-                patch.setattr(framework, "adapter", adapter._replace(call=None))
-                patch.setattr(_core, "_read_all", None)
+            patch.setattr(framework, "adapter", adapter)
+            patch.setattr(_core, "prepare", None)
             out, lse = flashrel.rel_attention(**tensors, num_splits=3, return_lse=True)
         assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
 
 
+def call_arguments(tensors, device, out):
+    """An adapter's arguments; the scalars are no defaults, so that none can be left out or take another's place."""
+    scalars = _core.scalars_of(out, 77, 123, 0.5, False, (3, 4), 2, "clamp", 5, True)
+    names = _abi.ATTENTION_TENSORS[:10]
+    return (*(tensors.get(name) for name in names), out, None, device, *scalars, 0, 0, 0, 0, 0, 0)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_reading_in_c_gives_what_reading_in_python_gives(device):
-    """The packed struct byte by byte, over strides, views, absent tensors, parameters and empty tensors."""
-    framework = framework_of(torch.empty(0))
-    if framework.adapter.read is None:
-        pytest.skip("torch's DLPack functions or the adapter are not here")
+    """The struct number by number, over strides, views, absent tensors, parameters and empty tensors."""
+    adapter = adapter_of("ctypes")
     tensors = to_torch(problem().arrays(), device)
     q = tensors["q"]
     tensors["q"] = torch.stack([q, q], 1)[:, 1]
     tensors["k_cache"] = tensors["k_cache"].transpose(1, 2).contiguous().transpose(1, 2)
     tensors["rel_proj"] = torch.nn.Parameter(tensors["rel_proj"])
     tensors["cu_seqlens_q"] = torch.cat([tensors["cu_seqlens_q"], tensors["cu_seqlens_q"]])[:5]
-    names = (*_abi.ATTENTION_TENSORS[:10],)
     for given in (tensors, {**tensors, "q": q[:0], "rel": None, "rel_proj": None, "rel_scale": None}):
-        values = (*(given.get(name) for name in names), torch.empty_like(given["q"]), None)
-        args = _abi.AttentionArgs()
         index = q.get_device() if device == "cuda" else -1
-        assert framework.adapter.read(index, args, values)
-        numbers = _core._read_all(values, index, 0)
-        got = list(_abi.ATTENTION_ARGS.unpack(args)[3 : 3 + 12 * 11])
-        assert got == numbers
+        arguments = call_arguments(given, index, torch.empty_like(given["q"]))
+        args = _abi.AttentionArgs()
+        assert adapter.read(arguments, args)
+        head = _abi.ATTENTION_ARGS.size, int(device == "cuda"), index
+        in_python = *head, *_core._read_all(arguments[:12], index, 0), *arguments[13:23], 0, 0, 0, 0
+        assert _abi.ATTENTION_ARGS.unpack(args) == in_python
 
 
-def test_what_c_cannot_read_is_read_in_python():
-    """Memory elsewhere, another dtype, an array of another framework: False, and never a wrong address."""
-    read = framework_of(torch.empty(0)).adapter.read
-    if read is None:
-        pytest.skip("torch's DLPack functions or the adapter are not here")
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_what_c_cannot_read_is_read_in_python(way):
+    """Memory elsewhere, another dtype, an array of another framework, scalars that do not fit: not understood, nothing run."""
+    adapter = adapter_of(way)
     arrays = problem().arrays()
     tensors = to_torch(arrays)
-    good = [*(tensors.get(name) for name in _abi.ATTENTION_TENSORS[:10]), torch.empty_like(tensors["q"]), None]
-    assert read(-1, _abi.AttentionArgs(), tuple(good))
-    for bad in (tensors["q"].double(), tensors["q"].to("meta"), arrays["block_table"], "text", torch.zeros(1, 1, 1, 1, 1)):
-        assert not read(-1, _abi.AttentionArgs(), (bad, *good[1:]))
-    assert not read(0, _abi.AttentionArgs(), tuple(good))
+    good = call_arguments(tensors, -1, torch.empty_like(tensors["q"]))
+    assert adapter.call(good) == _abi.WORKSPACE
+    bad_tensors = tensors["q"].double(), tensors["q"].to("meta"), "text", 1, torch.zeros(1, 1, 1, 1, 1)
+    bad = [(x, *good[1:]) for x in bad_tensors]
+    bad += [(*good[:i], x, *good[i + 1 :]) for i, x in ((12, 0), (12, 2**40), (13, 1.5), (15, "1"), (21, 2**40), (21, 2**80))]
+    bad += [good[:-1], (*good, 0)]
+    if way == "ctypes":  # tvm-ffi takes any DLPack array
+        bad.append((arrays["q"], *good[1:]))
+    for arguments in bad:
+        assert adapter.call(arguments) == _abi.UNREAD
+        assert not adapter.read(arguments, _abi.AttentionArgs())
+
+
+def test_other_threads_run_while_the_library_computes(monkeypatch):
+    """The ctypes adapter holds the interpreter's lock while it reads tensors, and not during the call."""
+    monkeypatch.setattr(framework_of(torch.empty(0)), "adapter", adapter_of("ctypes"))
+    n = 2048
+    q, k, v = torch.randn(n, 8, 64), torch.randn(1, n, 2, 64), torch.randn(1, n, 2, 64)
+    lengths = {"cache_seqlens": torch.tensor([n], dtype=torch.int32), "max_seqlen_q": n}
+    lengths["block_table"], lengths["cu_seqlens_q"] = torch.zeros(1, 1).int(), torch.tensor([0, n], dtype=torch.int32)
+    turns, done = [], threading.Event()
+
+    def other():
+        while not done.wait(1e-4):
+            turns.append(time.perf_counter())
+
+    flashrel.rel_attention(q, k, v, **lengths)  # the workspace is there: the next call is one call
+    thread = threading.Thread(target=other)
+    thread.start()
+    start = time.perf_counter()
+    flashrel.rel_attention(q, k, v, **lengths)
+    end = time.perf_counter()
+    done.set()
+    thread.join()
+    assert end - start > 0.002, "too short to see anything"
+    assert sum(start < t < end for t in turns) > 3
 
 
 # ---------------------------------------------------------------- torch.library, torch.compile, graphs
@@ -282,14 +343,10 @@ def test_current_stream_is_taken():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("way", ["tvm-ffi", "ctypes"])
+@pytest.mark.parametrize("way", WAYS)
 def test_layers_share_a_schedule(way, device, monkeypatch):
     """A step's schedule, remade in place for the next step: the bits of calls that make their own."""
-    framework = framework_of(torch.empty(0))
-    if way == "tvm-ffi" and framework.adapter.call is None:
-        pytest.skip("apache-tvm-ffi or the adapter is not here")
-    if way == "ctypes":
-        monkeypatch.setattr(framework, "adapter", framework.adapter._replace(call=None))
+    monkeypatch.setattr(framework_of(torch.empty(0)), "adapter", adapter_of(way))
     tensors = to_torch(problem().arrays(), device)
     step = None
     for lengths in ([90, 33, 5, 20], [17, 3, 0, 20], [90, 1, 1, 19]):

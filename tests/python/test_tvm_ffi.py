@@ -10,7 +10,7 @@ from flashrel import _abi, _adapter
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
 try:
-    call = _adapter.tvm_ffi_call()
+    call = _adapter.by_tvm_ffi()
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -39,7 +39,7 @@ def test_same_bits_as_ctypes(dtype, bias):
     expected, expected_lse = flashrel.rel_attention(**arrays, return_lse=True)
     out, lse = np.zeros_like(arrays["q"]), np.zeros(arrays["q"].shape[:2], np.float32)
     workspace, values = arguments(arrays, out, lse)
-    assert call(*values) == _abi.OK and workspace is not None
+    assert call(values) == _abi.OK and workspace is not None
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(lse, expected_lse)
 
@@ -50,7 +50,7 @@ def test_strides_travel():
     arrays["k_cache"] = np.ascontiguousarray(arrays["k_cache"].swapaxes(1, 2)).swapaxes(1, 2)
     out = np.zeros((6, 3, 2, 16), np.float32)[:, 1]
     _, values = arguments(arrays, out, None)
-    assert call(*values) == _abi.OK
+    assert call(values) == _abi.OK
     np.testing.assert_array_equal(out, expected)
 
 
@@ -70,16 +70,16 @@ def test_what_it_does_not_understand_is_left_to_ctypes(changes):
     arrays = Problem([1, 5], [40, 9]).arrays()
     out = np.full(arrays["q"].shape, 7, np.float32)
     _, values = arguments(arrays, out, None, **changes)
-    assert call(*values) == _abi.UNREAD
-    assert call(*values[:-1]) == _abi.UNREAD
+    assert call(values) == _abi.UNREAD
+    assert call(values[:-1]) == _abi.UNREAD
     assert (out == 7).all()
 
 
 def test_errors_are_the_librarys():
     arrays = Problem([1, 5], [40, 9]).arrays()
     _, values = arguments(arrays, np.zeros_like(arrays["q"]), None, num_splits=-1)
-    assert call(*values) == _abi.INVALID_ARGUMENT
+    assert call(values) == _abi.INVALID_ARGUMENT
     with pytest.raises(ValueError, match="num_splits: got -1"):
         _abi.check(_abi.INVALID_ARGUMENT)
     _, values = arguments(arrays, np.zeros_like(arrays["q"]), None, num_splits=4, workspace_bytes=0)
-    assert call(*values) == _abi.WORKSPACE
+    assert call(values) == _abi.WORKSPACE
