@@ -193,7 +193,8 @@ bool read_python(const flashrel_torch& torch, PyObject* tuple, Call& call) {
 }  // namespace
 
 // Fills *args. Returns 0, or kUnread. Called with the interpreter's lock.
-extern "C" FLASHREL_API int flashrel_torch_read(const flashrel_torch* torch, PyObject* arguments, flashrel_attention_args* args) {
+extern "C" FLASHREL_API int flashrel_torch_read(const flashrel_torch* torch, PyObject* arguments,
+                                                flashrel_attention_args* args) {
   Call call;
   if (!read_python(*torch, arguments, call)) return kUnread;
   *args = call.args;
