@@ -3,7 +3,7 @@
 # matrix, vLLM's files when there), call cost, peers. Nothing is installed or built.
 #   tools/gpu_python.sh LIBRARY_FOLDER [OUT_FOLDER]
 # LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_torch.so, the reader of torch tensors.
-# FLASHREL_VLLM may name a folder with vllm/models/inkling of a vLLM wheel, VLLM_SOURCES the sources of the same version (its own
+# FLASHREL_VLLM may name an unpacked vLLM wheel, or what tools/test_vllm.sh keeps of one, VLLM_SOURCES the sources of the same version (its own
 # operator tests run over the drop-in then), FLASHREL_FA4 a folder of tools/fa4_peer.py.
 set -uo pipefail
 library=$(realpath "$1")
@@ -37,6 +37,6 @@ echo "== call cost"
 timeout 40 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
 timeout 30 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
 echo "== peers"
-timeout 130 python3 -m flashrel.bench --device cuda --rounds 15 ${FLASHREL_FA4:+--fa4 "$FLASHREL_FA4"} \
+timeout 130 python3 -m flashrel.bench --device cuda --rounds 15 ${FLASHREL_FA4:+--fa4 "$FLASHREL_FA4"} ${FLASHREL_VLLM:+--vllm "$FLASHREL_VLLM"} \
   --json "$out/python_bench.json" --figure "$out/python_bench.png" || status=1
 exit $status

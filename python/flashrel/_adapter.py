@@ -52,7 +52,12 @@ def load(torch: Any) -> Adapter | None:
 class _Torch(ctypes.Structure):
     """flashrel_torch"""
 
-    _fields_ = [("dlpack", ctypes.c_void_p), ("none", ctypes.c_void_p)]
+    _fields_ = [
+        ("dlpack", ctypes.c_void_p),
+        ("none", ctypes.py_object),
+        ("tensor", ctypes.py_object),
+        ("parameter", ctypes.py_object),
+    ]
 
 
 def by_ctypes(torch: Any) -> Adapter:
@@ -62,22 +67,17 @@ def by_ctypes(torch: Any) -> Adapter:
     # PyDLL: the functions are called with the interpreter's lock, as torch's own want it.
     library = ctypes.PyDLL(library_path())
     read, attention = library.flashrel_torch_read, library.flashrel_torch_attention
-    read.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    attention.argtypes = [ctypes.c_void_p, ctypes.py_object]
+    read.argtypes = [ctypes.POINTER(_Torch), ctypes.py_object, ctypes.c_void_p]
+    attention.argtypes = [ctypes.POINTER(_Torch), ctypes.py_object]
     capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     capsule_pointer.argtypes, capsule_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    seen = _Torch(capsule_pointer(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"), id(None))
-    address = ctypes.addressof(seen)
-    # torch reads the memory of anything that it is given as a tensor. (A default keeps `seen` alive.)
-    all_torch = frozenset((torch.Tensor, torch.nn.Parameter, type(None))).issuperset
+    dlpack = capsule_pointer(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+    seen = ctypes.byref(_Torch(dlpack, None, torch.Tensor, torch.nn.Parameter))
 
-    def by_reader(arguments: tuple[Any, ...], args: Any, seen: _Torch = seen) -> bool:
-        return all_torch(map(type, arguments[:12])) and read(address, arguments, args) == _abi.OK
+    def call(arguments: tuple[Any, ...]) -> int:
+        return attention(seen, arguments)
 
-    def call(arguments: tuple[Any, ...], seen: _Torch = seen) -> int:
-        return attention(address, arguments) if all_torch(map(type, arguments[:12])) else _abi.UNREAD
-
-    return Adapter("ctypes", call, by_reader)
+    return Adapter("ctypes", call, lambda arguments, args: read(seen, arguments, args) == _abi.OK)
 
 
 def by_tvm_ffi() -> Callable[[tuple[Any, ...]], int]:

@@ -127,11 +127,11 @@ def _unread_like(q: list[int]) -> tuple[int, ...]:
 
 
 def attend(
-    q: Array, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
+    framework: Any, stream: int | None, tensors: tuple[Array | None, ...], scalars: tuple[Any, ...], backend: str, route: str,
     validate: bool = False, schedule: Schedule | None = None,
 ) -> None:  # fmt: skip
-    """Runs the operator into the last two of `tensors`, which are in the order of the struct."""
-    framework = framework_of(q)
+    """Runs the operator into the last two of `tensors`, which are in the order of the struct; `framework` is that of q."""
+    q = tensors[0]
     adapter = framework.adapter
     if adapter is not None and backend == "auto" == route and not validate:
         device, stream = place(framework, q, stream)
@@ -290,7 +290,7 @@ def rel_attention(
     tensors = (
         q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
     )  # fmt: skip
-    attend(q, stream, tensors, scalars, backend, route, validate, schedule)
+    attend(framework, stream, tensors, scalars, backend, route, validate, schedule)
     out = framework.deliver(q, out, stream)
     return out if lse is None else (out, framework.deliver(q, lse, stream))
 

@@ -37,7 +37,7 @@ def _write(
     tensors = (
         q, k_cache, v_cache, block_table, cache_seqlens, cu_seqlens_q, rel_logits, rel, rel_proj, rel_scale, out, lse
     )  # fmt: skip
-    _core.attend(q, None, tensors, scalars, backend, route)
+    _core.attend(_core.framework_of(q), None, tensors, scalars, backend, route)
 
 
 def _outputs(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,9 +1,10 @@
 """python -m flashrel.bench: FlashRel beside the peers that this machine has, interleaved, checked in the same run.
 
 Peers: torch SDPA with a dense bias (CPU and CUDA), FlexAttention with a gather of the bias, vLLM's Hopper operator (FA4 with a
-score_mod; --fa4 names a folder made by tools/fa4_peer.py), cuDNN SDPA without any bias (a bound, not a peer). Every result that
-has the bias is compared with a float32 computation of sampled rows. Writes JSON with the machine, versions, medians and
-quartiles; with --figure also a picture (matplotlib). `--call-cost` measures host time.
+score_mod; --fa4 names a folder made by tools/fa4_peer.py). Bounds without any bias: cuDNN SDPA, and vLLM's Triton attention
+(of the vLLM installed, or of the unpacked wheel that --vllm names). Every result is compared with a float32 computation of
+sampled rows. Writes JSON with the machine, versions, medians and quartiles; with --figure also a picture (matplotlib).
+`--call-cost` measures host time.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import importlib.util
 import json
-import logging
 import platform
 import statistics
 import sys
@@ -22,196 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import flashrel
 
-HEAD_DIM, D_REL, PAGE = 128, 16, 128
+from ._bench_cases import CPU_CASES, CUDA_CASES, HEAD_DIM, PAGE, Case, Tensors
+from ._bench_peers import fa4_peers, flashrel_peers, flex_peers, sdpa_peers, triton_peers
+
 IN_A_ROW = 16  # calls of one way, then of the next
-DENSE_BIAS_LIMIT = 4 << 30  # bytes: above it SDPA with a dense bias is left out
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    name: str
-    batch: int
-    q_len: int
-    kv_len: int
-    n_q_heads: int
-    n_kv_heads: int
-    extent: int
-    window: int = -1
-
-
-CPU_CASES = [
-    Case("prefill 512", 1, 512, 512, 8, 1, 1024),
-    Case("prefill 2048", 1, 2048, 2048, 8, 1, 1024),
-    Case("local prefill 2048", 1, 2048, 2048, 8, 2, 512, 512),
-    Case("decode 8192", 1, 1, 8192, 8, 1, 1024),
-    Case("decode 4 x 4096", 4, 1, 4096, 8, 1, 1024),
-]
-CUDA_CASES = [
-    Case("prefill 8K", 1, 8192, 8192, 64, 8, 1024),
-    Case("local prefill 8K", 1, 8192, 8192, 64, 16, 512, 512),
-    Case("chunk 2K of 32K", 1, 2048, 32768, 8, 1, 1024),
-    Case("decode 1 x 64K", 1, 1, 65536, 64, 8, 1024),
-    Case("decode 32 x 8K", 32, 1, 8192, 64, 8, 1024),
-    Case("decode 128 x local 512", 128, 1, 8192, 64, 16, 512, 512),
-]
-
-
-class Tensors:
-    """One case's inputs. The pages lie in order, so the same memory is also a contiguous cache for the peers."""
-
-    def __init__(self, case: Case, device: str, dtype: torch.dtype) -> None:
-        self.case, self.device = case, device
-        torch.manual_seed(1)
-        c = case
-
-        def normal(*shape: int) -> torch.Tensor:
-            return torch.randn(shape, device=device, dtype=torch.float32).to(dtype)
-
-        self.q = F.normalize(normal(c.batch * c.q_len, c.n_q_heads, HEAD_DIM).float(), dim=-1).mul(HEAD_DIM**0.5).to(dtype)
-        self.k, self.v = (normal(c.batch * c.kv_len // PAGE, PAGE, c.n_kv_heads, HEAD_DIM) for _ in "kv")
-        self.rel, self.rel_proj = normal(c.batch * c.q_len, c.n_q_heads, D_REL), normal(D_REL, c.extent) / 4
-        n_pages = c.kv_len // PAGE
-        self.common = {
-            "block_table": torch.arange(c.batch * n_pages, dtype=torch.int32, device=device).view(c.batch, n_pages),
-            "cache_seqlens": torch.full((c.batch,), c.kv_len, dtype=torch.int32, device=device),
-            "cu_seqlens_q": torch.arange(c.batch + 1, dtype=torch.int32, device=device) * c.q_len,
-            "max_seqlen_q": c.q_len, "softmax_scale": 1 / HEAD_DIM,
-            "window_size": (c.window - 1, 0) if c.window > 0 else (-1, -1),
-        }  # fmt: skip
-        self.rel_logits = torch.einsum("thd,de->the", self.rel, self.rel_proj)
-
-    def by_head(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k, v as (batch, heads, length, head_dim) views."""
-        c = self.case
-        q = self.q.view(c.batch, c.q_len, c.n_q_heads, HEAD_DIM).transpose(1, 2)
-        k, v = (x.view(c.batch, c.kv_len, c.n_kv_heads, HEAD_DIM).transpose(1, 2) for x in (self.k, self.v))
-        return q, k, v
-
-    def distances(self) -> torch.Tensor:
-        c = self.case
-        q_pos = torch.arange(c.q_len, device=self.device) + c.kv_len - c.q_len
-        return q_pos[:, None] - torch.arange(c.kv_len, device=self.device)
-
-    def dense_bias(self) -> torch.Tensor:
-        """(batch, heads, q_len, kv_len): the bias, and -inf where a key is hidden."""
-        c, dist = self.case, self.distances()
-        table = self.rel_logits.view(c.batch, c.q_len, c.n_q_heads, c.extent).transpose(1, 2)
-        bias = table.gather(3, dist.clamp(0, c.extent - 1).expand(c.batch, c.n_q_heads, -1, -1))
-        bias = bias.masked_fill_((dist < 0) | (dist >= c.extent), 0)
-        hidden = (dist < 0) if c.window < 0 else (dist < 0) | (dist >= c.window)
-        return bias.masked_fill_(hidden, float("-inf"))
-
-    def expected_rows(self, n_rows: int = 6) -> tuple[list[tuple[int, int]], torch.Tensor]:
-        """Sampled (sequence, row) pairs and their results in float32 from the same inputs."""
-        c = self.case
-        rows = [(s * c.batch // n_rows % c.batch, s * (c.q_len - 1) // max(1, n_rows - 1)) for s in range(n_rows)]
-        group, results = c.n_q_heads // c.n_kv_heads, []
-        for b, i in rows:
-            q = self.q[b * c.q_len + i].float().view(c.n_kv_heads, group, HEAD_DIM)
-            k, v = (x.view(c.batch, c.kv_len, c.n_kv_heads, HEAD_DIM)[b].float() for x in (self.k, self.v))
-            dist = i + c.kv_len - c.q_len - torch.arange(c.kv_len, device=self.device)
-            table = (self.rel[b * c.q_len + i].float() @ self.rel_proj.float()).view(c.n_kv_heads, group, c.extent)
-            bias = torch.where((dist >= 0) & (dist < c.extent), table[..., dist.clamp(0, c.extent - 1)], 0.0)
-            score = torch.einsum("ngd,jnd->ngj", q, k) / HEAD_DIM + bias
-            hidden = (dist < 0) if c.window < 0 else (dist < 0) | (dist >= c.window)
-            weight = score.masked_fill(hidden, float("-inf")).softmax(-1)
-            results.append(torch.einsum("ngj,jnd->ngd", weight, v).reshape(c.n_q_heads, HEAD_DIM))
-        return rows, torch.stack(results)
-
-
-# ---------------------------------------------------------------- the peers: name -> function giving (tokens, heads, head_dim)
-
-
-def flashrel_peers(t: Tensors) -> dict[str, Callable[[], torch.Tensor]]:
-    out = torch.empty_like(t.q)
-
-    def fused() -> torch.Tensor:
-        return flashrel.rel_attention(t.q, t.k, t.v, **t.common, rel=t.rel, rel_proj=t.rel_proj, out=out)
-
-    def logits() -> torch.Tensor:
-        return flashrel.rel_attention(t.q, t.k, t.v, **t.common, rel_logits=t.rel_logits, out=out)
-
-    def none() -> torch.Tensor:
-        return flashrel.rel_attention(t.q, t.k, t.v, **t.common, out=out)
-
-    return {"flashrel fused": fused, "flashrel logits": logits, "flashrel (no bias)": none}
-
-
-def _flat(x: torch.Tensor) -> torch.Tensor:
-    return x.transpose(1, 2).flatten(0, 1)
-
-
-def sdpa_peers(t: Tensors) -> dict[str, Callable[[], torch.Tensor]]:
-    c, peers = t.case, {}
-    q, k, v = t.by_head()
-    scale = 1 / HEAD_DIM
-    if c.batch * c.n_q_heads * c.q_len * c.kv_len * 8 <= DENSE_BIAS_LIMIT:
-        bias = t.dense_bias()
-        peers["SDPA, dense bias"] = lambda: _flat(
-            F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=True)
-        )
-    if t.device == "cuda" and c.q_len == c.kv_len and c.window < 0:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        def cudnn() -> torch.Tensor:
-            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-                return _flat(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True))
-
-        peers["cuDNN SDPA (no bias)"] = cudnn
-    return peers
-
-
-def flex_peers(t: Tensors) -> dict[str, Callable[[], torch.Tensor]]:
-    if t.device != "cuda":
-        return {}
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    c = t.case
-    q, k, v = t.by_head()
-    table = t.rel_logits.view(c.batch, c.q_len, c.n_q_heads, c.extent)
-    ahead = c.kv_len - c.q_len
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        dist = q_idx + ahead - kv_idx
-        bias = table[b, q_idx, h, dist.clamp(0, c.extent - 1)]
-        return score + torch.where((dist >= 0) & (dist < c.extent), bias, 0.0)
-
-    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        dist = q_idx + ahead - kv_idx
-        return (dist >= 0) & (dist < c.window) if c.window > 0 else dist >= 0
-
-    logging.getLogger("torch._inductor").setLevel(logging.CRITICAL)  # a failure is reported once, not with its whole kernel
-    blocks = create_block_mask(mask, None, None, c.q_len, c.kv_len, device="cuda")
-    compiled = torch.compile(flex_attention, dynamic=False)
-    return {
-        "FlexAttention": lambda: _flat(
-            compiled(q, k, v, score_mod=score_mod, block_mask=blocks, scale=1 / HEAD_DIM, enable_gqa=True)
-        )
-    }
-
-
-def fa4_peers(t: Tensors, folder: str | None) -> dict[str, Callable[[], torch.Tensor]]:
-    """What vLLM runs on Hopper, from kernels that tools/fa4_peer.py compiled; rel_logits are made outside of it."""
-    if t.device != "cuda" or folder is None:
-        return {}
-    spec = importlib.util.spec_from_file_location("fa4_peer", f"{folder}/fa4_peer.py")
-    fa4_peer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fa4_peer)
-    c, common = t.case, t.common
-    run = fa4_peer.load(folder, c.n_q_heads, c.n_kv_heads, c.extent, max(0, c.window), PAGE, c.q_len)
-    lengths = common["block_table"], common["cache_seqlens"], common["cu_seqlens_q"]
-    out = torch.empty_like(t.q)
-    return {
-        "FA4 score_mod (vLLM)": lambda: run(t.q, t.k, t.v, *lengths, t.rel_logits, out, 1 / HEAD_DIM),
-        "rel_logits by einsum": lambda: torch.einsum("thd,de->the", t.rel, t.rel_proj),
-    }
-
-
-# ---------------------------------------------------------------- measuring
 
 
 class Timer:
@@ -239,12 +55,16 @@ class Timer:
         return begin.elapsed_time(end) / 1e3
 
 
-def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str | None = None) -> dict[str, Any]:
+def run_case(
+    case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str | None = None, vllm: str | None = None
+) -> dict[str, Any]:  # fmt: skip
     tensors, timer = Tensors(case, device, dtype), Timer(device)
-    rows, expected = tensors.expected_rows()
+    rows = tensors.sampled_rows()
+    expected = {with_bias: tensors.expected(rows, with_bias) for with_bias in (True, False)}
     peers, errors, left_out = {}, {}, {}
     makers = {"flashrel": flashrel_peers, "SDPA": sdpa_peers, "FlexAttention": flex_peers}
     makers["FA4"] = functools.partial(fa4_peers, folder=fa4)
+    makers["vLLM Triton"] = functools.partial(triton_peers, folder=vllm)
     for maker, make in makers.items():
         try:
             made = make(tensors)
@@ -257,10 +77,11 @@ def run_case(case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str 
             except Exception as error:
                 left_out[name] = f"{type(error).__name__}: {error}"[:300]
                 continue
-            if "no bias" not in name and "rel_logits" not in name:
+            if "rel_logits" not in name:
                 got = torch.stack([out[b * case.q_len + i] for b, i in rows]).float()
-                errors[name] = float((got - expected).abs().max())
-                assert errors[name] < 3e-2 * float(expected.abs().max().clamp(min=1)), f"{case.name}: {name} is wrong"
+                right = expected["no bias" not in name]
+                errors[name] = float((got - right).abs().max())
+                assert errors[name] < 3e-2 * float(right.abs().max().clamp(min=1)), f"{case.name}: {name} is wrong"
             peers[name] = function
     samples: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
@@ -380,6 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", default="flashrel-bench.json", help="where the report goes")
     parser.add_argument("--figure", help="also write this picture (needs matplotlib)")
     parser.add_argument("--fa4", help="folder of tools/fa4_peer.py: also time vLLM's Hopper operator")
+    parser.add_argument("--vllm", help="folder of an unpacked vLLM wheel: also time its Triton attention")
     parser.add_argument("--call-cost", action="store_true", help="host time of one call instead of the cases")
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {"machine": machine(options.device)}
@@ -395,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
             for case in CPU_CASES if options.device == "cpu" else CUDA_CASES:
                 if options.cases not in case.name:
                     continue
-                entry = run_case(case, options.device, torch.bfloat16, options.rounds, options.fa4)
+                entry = run_case(case, options.device, torch.bfloat16, options.rounds, options.fa4, options.vllm)
                 report["cases"].append(entry)
                 for name, r in entry["results"].items():
                     low, high = r["quartiles_us"]

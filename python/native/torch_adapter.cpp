@@ -5,7 +5,7 @@
 //   rel_attention              for apache-tvm-ffi: its own array of values
 //
 // Anything this file does not understand (another memory or dtype) is answered with kUnread, and the caller reads the tensors
-// in Python, where the sentences are. Of Python it needs eight functions of the stable ABI, which the interpreter that loads it
+// in Python, where the sentences are. Of Python it needs ten functions of the stable ABI, which the interpreter that loads it
 // has; of tvm-ffi two struct layouts and one calling convention.
 #include <tvm/ffi/c_api.h>
 
@@ -16,6 +16,8 @@
 
 extern "C" {
 struct PyObject;
+PyObject* PyObject_Type(PyObject*);
+void Py_DecRef(PyObject*);
 PyObject* PyTuple_GetItem(PyObject*, std::ptrdiff_t);
 std::ptrdiff_t PyTuple_Size(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
@@ -28,7 +30,7 @@ void PyEval_RestoreThread(void*);
 // What flashrel_torch_* know of torch; filled by _adapter.py.
 struct flashrel_torch {
   const DLPackExchangeAPI* dlpack;  // what torch.Tensor.__dlpack_c_exchange_api__ holds
-  const PyObject* none;
+  const PyObject *none, *tensor, *parameter;  // None, torch.Tensor, torch.nn.Parameter
 };
 }
 
@@ -110,7 +112,7 @@ class TvmArguments {
   const TVMFFIAny* args_;
 };
 
-// The caller has the interpreter's lock, and has seen that the tensors are torch's or None.
+// The caller has the interpreter's lock.
 class PythonArguments {
  public:
   PythonArguments(const flashrel_torch& torch, PyObject* tuple) : torch_(torch), tuple_(tuple) {}
@@ -119,7 +121,7 @@ class PythonArguments {
     PyObject* object = PyTuple_GetItem(tuple_, i);
     if (object == torch_.none) return true;
     DLTensor dl;
-    return torch_.dlpack->dltensor_from_py_object_no_sync(object, &dl) == 0 && read_dl_tensor(dl, device, out);
+    return is_torch(object) && torch_.dlpack->dltensor_from_py_object_no_sync(object, &dl) == 0 && read_dl_tensor(dl, device, out);
   }
   bool integer(int i, std::int64_t& out) const {
     out = PyLong_AsLongLong(PyTuple_GetItem(tuple_, i));
@@ -131,6 +133,13 @@ class PythonArguments {
   }
 
  private:
+  // torch reads the memory of anything that it is given as a tensor.
+  bool is_torch(PyObject* object) const {
+    PyObject* type = PyObject_Type(object);
+    Py_DecRef(type);  // the object keeps it
+    return type == torch_.tensor || type == torch_.parameter;
+  }
+
   const flashrel_torch& torch_;
   PyObject* tuple_;
 };

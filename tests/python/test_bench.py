@@ -1,12 +1,14 @@
 """python -m flashrel.bench on one small case: the report, the picture, and that a wrong peer is caught."""
 
 import json
+import os
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from flashrel import bench  # noqa: E402
+from flashrel import _bench_peers, bench  # noqa: E402
 
 SMALL = bench.Case("small", 2, 64, 128, 4, 2, 64)
 
@@ -41,6 +43,26 @@ def test_a_wrong_peer_is_caught(monkeypatch):
     monkeypatch.setattr(bench, "flashrel_peers", wrong)
     with torch.no_grad(), pytest.raises(AssertionError, match="small: shifted is wrong"):
         bench.run_case(SMALL, "cpu", torch.bfloat16, 1)
+
+
+def test_vllms_triton_attention():
+    """As flashrel.bench runs it: nothing of it stays among the imported modules, and it is right without the bias."""
+    pytest.importorskip("triton")
+    folder = os.environ.get("FLASHREL_VLLM", "")
+    if not os.path.exists(f"{folder}/vllm/v1/attention/ops/triton_unified_attention.py"):
+        pytest.skip("FLASHREL_VLLM names no unpacked vLLM wheel with its Triton attention")
+    before = set(sys.modules)
+    assert callable(_bench_peers.load_unified_attention(folder))
+    assert not [name for name in set(sys.modules) - before if name.startswith("vllm")]
+    if not torch.cuda.is_available():
+        pytest.skip("imported, not run: Triton's interpreter does not take this kernel, and there is no GPU")
+    for case in (bench.Case("prefill", 2, 64, 128, 4, 2, 64), bench.Case("decode", 1, 1, 384, 8, 1, 64, 256)):
+        tensors = bench.Tensors(case, "cuda", torch.bfloat16)
+        (name, run), *others = bench.triton_peers(tensors, folder).items()
+        assert name == "vLLM Triton (no bias)" and not others
+        rows = tensors.sampled_rows()
+        got = torch.stack([run()[b * case.q_len + i] for b, i in rows]).float()
+        torch.testing.assert_close(got, tensors.expected(rows, with_bias=False), atol=2e-2, rtol=2e-2)
 
 
 def test_call_cost_counts_every_way():
