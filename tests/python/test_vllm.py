@@ -5,6 +5,7 @@ Triton's interpreter.
 """
 
 import logging
+import re
 import sys
 import types
 
@@ -23,11 +24,18 @@ from flashrel import vllm as plugin  # noqa: E402
 needs_vllm = pytest.mark.skipif(not vllm_files.ROOT, reason="FLASHREL_VLLM names no unpacked vLLM wheel")
 
 
+def forget_the_plugin():
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, plugin._PatchOnImport)]
+    sys.modules.pop(plugin.MODULE, None)
+
+
 @pytest.fixture(autouse=True)
 def no_hooks_left():
     yield
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, plugin._PatchOnImport)]
-    sys.modules.pop(plugin.MODULE, None)
+    forget_the_plugin()
+
+
+MISSING = object()
 
 
 def lookalike(**changes):
@@ -41,7 +49,7 @@ def lookalike(**changes):
     module._INKLING_FA4_REL_ATTENTION_KERNEL = namespace["kernel"]
     module.fused_qkvr_prep = namespace["fused_qkvr_prep"]
     for name, value in changes.items():
-        setattr(module, name, value)
+        delattr(module, name) if value is MISSING else setattr(module, name, value)
     return module
 
 
@@ -80,6 +88,11 @@ def test_levels(monkeypatch, value, fused):
     [
         ({"_INKLING_FA4_REL_ATTENTION_KERNEL": lambda q, k, v: None}, r"an operator with the arguments \['q', 'k', 'v'\]"),
         ({"fused_qkvr_prep": lambda qkvr: None}, r"fused_qkvr_prep with the arguments \['qkvr'\]"),
+        ({"fused_qkvr_prep": None}, r"fused_qkvr_prep with the arguments \[\]"),
+        (
+            {"_INKLING_FA4_REL_ATTENTION_KERNEL": MISSING},
+            "no _INKLING_FA4_REL_ATTENTION_KERNEL or INKLING_FA4_REL_ATTENTION_KERNEL",
+        ),
     ],
 )
 def test_an_unknown_vllm_is_left_alone(monkeypatch, caplog, changes, found):
@@ -89,16 +102,25 @@ def test_an_unknown_vllm_is_left_alone(monkeypatch, caplog, changes, found):
     with caplog.at_level(logging.WARNING):
         plugin.register()
     assert vars(module) == before
-    import re
-
     assert re.search(found, caplog.text) and "vLLM is left alone" in caplog.text
+
+
+def test_the_operator_can_be_replaced_where_the_preparation_is_unknown(monkeypatch):
+    monkeypatch.setenv("FLASHREL", "operator")
+    module = sys.modules[plugin.MODULE] = lookalike(fused_qkvr_prep=lambda qkvr: None)
+    plugin.register()
+    assert isinstance(module._INKLING_FA4_REL_ATTENTION_KERNEL, plugin.Kernel)
+    assert not isinstance(module.fused_qkvr_prep, plugin.Preparation)
 
 
 # ---------------------------------------------------------------- vLLM's own files
 
 
-def layer(module, is_local, n_q_heads=4, n_kv_heads=2, extent=32):
-    """vLLM's InklingAttention with what _attention and forward read, without an engine to build it."""
+def layer(module, is_local):
+    """vLLM's InklingAttention with what _attention reads, without an engine to build it: a layer of the large model, as one of
+    eight GPUs has it.
+    """
+    n_q_heads, n_kv_heads, extent = (8, 2, 512) if is_local else (8, 1, 1024)
     self = module.InklingAttention.__new__(module.InklingAttention)
     torch.nn.Module.__init__(self)
     self.prefix, self.is_local, self.head_dim, self.d_rel = "layer", is_local, 128, 16
@@ -141,8 +163,8 @@ def test_attention_of_vllms_layer(monkeypatch, layout, is_local, level):
     assert any(isinstance(getattr(module, name, None), plugin.Kernel) for name in plugin.KERNEL_NAMES)
     self = layer(module, is_local)
     arrays = Problem(
-        [1, 9, 1, 40], [300, 9, 1, 77], n_q_heads=4, n_kv_heads=2, head_dim=128, page_size=16, dtype=BFLOAT16, d_rel=16,
-        rel_extent=32, rel_scale=not is_local, window_size=self.window_size, softmax_scale=1 / 128,
+        [1, 9, 1, 40], [1500, 9, 1, 700], n_q_heads=8, n_kv_heads=self.num_kv_heads, head_dim=128, page_size=16, dtype=BFLOAT16,
+        d_rel=16, rel_extent=self.rel_extent, rel_scale=not is_local, window_size=self.window_size, softmax_scale=1 / 128,
     ).arrays()  # fmt: skip
     arrays["rel_proj"] = to_numpy(self.rel_logits_proj.proj.data)
     self.kv_cache = packed_cache(arrays["k_cache"], arrays["v_cache"], layout)
@@ -167,7 +189,7 @@ def test_attention_of_vllms_layer(monkeypatch, layout, is_local, level):
         for name in ("rel", "rel_proj", "rel_scale"):
             arrays.pop(name, None)
         arrays["rel_logits"] = to_numpy(bias[:n_tokens])  # as vLLM rounds them: twice
-    output = torch.full((n_padded, 4, 128), 7.0, dtype=torch.bfloat16, device=DEVICE)
+    output = torch.full((n_padded, 8, 128), 7.0, dtype=torch.bfloat16, device=DEVICE)
     with torch.no_grad():
         self._attention(padded(arrays["q"]), bias, output)
     expected, _ = attention(**arrays)
@@ -175,39 +197,106 @@ def test_attention_of_vllms_layer(monkeypatch, layout, is_local, level):
     assert (output[n_tokens:] == 7).all(), "rows past num_actual_tokens were written"
 
 
+class Pass:
+    """Six layers of two kinds, as vLLM runs them in one forward pass over one batch."""
+
+    def __init__(self):
+        shape = {"n_q_heads": 4, "n_kv_heads": 2, "head_dim": 64, "page_size": 16, "d_rel": 16}
+        arrays = Problem([1, 5], [40, 9], dtype=BFLOAT16, **shape).arrays()
+        tensors = {name: to_device(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+        self.q, self.caches = tensors["q"], (tensors["k_cache"], tensors["v_cache"])
+        self.rel, self.rel_proj, self.lengths = tensors["rel"], tensors["rel_proj"], tensors["cache_seqlens"]
+        names = "block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale"
+        self.rest = {name: tensors[name] for name in names}
+        self.outs = [torch.empty_like(self.q) for _ in range(6)]
+
+    def layers(self):
+        """(q, window, out) of each."""
+        return [(self.q * (1 + i), (7, 0) if i % 2 else (-1, -1), out) for i, out in enumerate(self.outs)]
+
+    def run(self, kernel):
+        bias = plugin.FusedBias(self.rel, self.rel_proj, None)
+        for q, window_size, out in self.layers():
+            kernel(
+                q, *self.caches, **self.rest, causal=True, window_size=window_size, rel_extent=1, rel_logits=bias, out=out
+            )  # fmt: skip
+
+    def assert_right(self):
+        for q, window_size, out in self.layers():
+            assert torch.equal(
+                out,
+                flashrel.rel_attention(
+                    q, *self.caches, **self.rest, window_size=window_size, rel=self.rel, rel_proj=self.rel_proj
+                ),
+            )
+
+
 def test_layers_of_one_pass_share_a_schedule(monkeypatch):
     """Two kinds of layer, three layers each, two passes with other lengths: four schedules, and everybody's own results."""
     made = []
     monkeypatch.setattr(plugin, "schedule", lambda *a, **k: made.append(flashrel.schedule(*a, **k)) or made[-1])
-    context = types.SimpleNamespace()
-    kernel = plugin.Kernel(None, lambda: context)
+    context = None
+    kernel, one_pass = plugin.Kernel(None, lambda: context), Pass()
     for lengths in ([40, 9], [33, 7]):
         context = types.SimpleNamespace()
-        shape = {"n_q_heads": 4, "n_kv_heads": 2, "head_dim": 64, "page_size": 16, "d_rel": 16}
-        arrays = Problem([1, 5], [40, 9], dtype=BFLOAT16, **shape).arrays()
-        tensors = {name: to_device(x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
-        tensors["cache_seqlens"].copy_(torch.tensor(lengths))
-        bias = plugin.FusedBias(tensors.pop("rel"), tensors.pop("rel_proj"), None)
-        names = "block_table", "cache_seqlens", "cu_seqlens_q", "max_seqlen_q", "softmax_scale"
-        rest = {name: tensors[name] for name in names}
-        for layer_idx in range(6):
-            q, window_size = tensors["q"] * (1 + layer_idx), (7, 0) if layer_idx % 2 else (-1, -1)
-            got = kernel(
-                q, tensors["k_cache"], tensors["v_cache"], **rest, causal=True, window_size=window_size, rel_extent=1,
-                rel_logits=bias,
-            )  # fmt: skip
-            expected = flashrel.rel_attention(
-                q, tensors["k_cache"], tensors["v_cache"], **rest, window_size=window_size, rel=bias.rel, rel_proj=bias.rel_proj
-            )
-            assert torch.equal(got, expected)
+        one_pass.lengths.copy_(torch.tensor(lengths))
+        one_pass.run(kernel)
+        one_pass.assert_right()
     assert len(made) == 4
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
+def test_a_captured_pass_is_right_for_other_lengths():
+    """vLLM's way with CUDA graphs: a warm-up pass, a captured one, replays after lengths and data changed in place."""
+    context = types.SimpleNamespace()
+    kernel, one_pass = plugin.Kernel(None, lambda: context), Pass()
+    one_pass.run(kernel)
+    torch.cuda.synchronize()
+    context = types.SimpleNamespace()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        one_pass.run(kernel)
+    for lengths in ([33, 7], [1, 5], [40, 9]):
+        one_pass.lengths.copy_(torch.tensor(lengths))
+        one_pass.rel.add_(0.25)
+        for out in one_pass.outs:
+            out.fill_(7)
+        graph.replay()
+        one_pass.assert_right()
 
 
 two_streams = pytest.mark.skipif(DEVICE == "cpu", reason="vLLM's path for many tokens needs CUDA streams")
 
 
+class Prompt:
+    """One sequence of n_tokens from its beginning: what fused_qkvr_prep takes, and the two caches that it fills."""
+
+    def __init__(self, attention_layer, n_tokens):
+        random = torch.Generator().manual_seed(3)
+
+        def draw(*shape):
+            return torch.randn(shape, generator=random).to(DEVICE, torch.bfloat16)
+
+        self.n_heads, self.n_kv_heads = attention_layer.num_heads, attention_layer.num_kv_heads
+        self.qkvr = draw(n_tokens, (self.n_heads + 2 * self.n_kv_heads) * 128 + self.n_heads * 16)
+        self.conv_weights = draw(self.n_kv_heads * 128, 4), draw(self.n_kv_heads * 128, 4)
+        self.norm_weights = draw(128), draw(128)
+        self.tau = None if attention_layer.is_local else 1 + torch.rand(n_tokens, generator=random).to(DEVICE)
+        self.tokens = torch.arange(n_tokens, device=DEVICE)  # positions, and slots in both caches
+        self.n_blocks = n_tokens // 16 + 2
+        self.block_table = torch.arange(self.n_blocks, device=DEVICE, dtype=torch.int32)[None]
+
+    def caches(self):
+        """Empty: of the convolution, and of K and V, (blocks, slots, heads, 2 * head_dim)."""
+        conv_cache = torch.zeros(self.n_blocks, self.n_kv_heads, 16, 256, dtype=torch.bfloat16, device=DEVICE)
+        return conv_cache, torch.zeros(self.n_blocks, 16, self.n_kv_heads, 256, dtype=torch.bfloat16, device=DEVICE)
+
+
+prompt_lengths = pytest.mark.parametrize("n_tokens", [5, pytest.param(200, marks=two_streams)])
+
+
 @needs_vllm
-@pytest.mark.parametrize("n_tokens", [5, pytest.param(200, marks=two_streams)])
+@prompt_lengths
 @pytest.mark.parametrize("is_local", [False, True])
 def test_preparation_keeps_everything_but_the_projection(monkeypatch, is_local, n_tokens):
     """vLLM's fused_qkvr_prep beside the plugin's: q and caches bit for bit, and r, proj, tau that make its rel_logits."""
@@ -216,28 +305,15 @@ def test_preparation_keeps_everything_but_the_projection(monkeypatch, is_local, 
     plugin.register()
     module, _ = vllm_files.load()
     self = layer(module, is_local)
-    heads, kv_heads, width = 4, 2, 4
-    random = torch.Generator().manual_seed(3)
-
-    def draw(*shape):
-        return torch.randn(shape, generator=random).to(DEVICE, torch.bfloat16)
-
-    def integers(*values):
-        return torch.tensor(values, device=DEVICE)
-
-    tokens = torch.arange(n_tokens, device=DEVICE)
-    n_blocks = n_tokens // 16 + 2
-    qkvr = draw(n_tokens, (heads + 2 * kv_heads) * 128 + heads * 16)
-    weights = draw(kv_heads * 128, width), draw(kv_heads * 128, width), draw(128), draw(128)
-    tau = None if is_local else 1 + torch.rand(n_tokens, generator=random).to(DEVICE)
+    prompt = Prompt(self, n_tokens)
+    zeros = torch.zeros_like(prompt.tokens)
 
     def run(prepare):
-        conv_cache = torch.zeros(n_blocks, kv_heads, 16, 256, dtype=torch.bfloat16, device=DEVICE)
-        kv = torch.zeros(n_blocks, 16, kv_heads, 256, dtype=torch.bfloat16, device=DEVICE)
+        conv_cache, kv = prompt.caches()
         q, bias = prepare(
-            qkvr, *weights, self.rel_logits_proj.proj.data, 1e-6, heads, kv_heads, 128, 16, conv_cache, kv[..., :128],
-            kv[..., 128:], tokens, torch.arange(n_blocks, device=DEVICE, dtype=torch.int32)[None],
-            torch.zeros_like(tokens), tokens, torch.zeros_like(tokens), tokens, 0, 128, 16, tau,
+            prompt.qkvr, *prompt.conv_weights, *prompt.norm_weights, self.rel_logits_proj.proj.data, 1e-6, prompt.n_heads,
+            prompt.n_kv_heads, 128, 16, conv_cache, kv[..., :128], kv[..., 128:], prompt.tokens, prompt.block_table, zeros,
+            prompt.tokens, zeros, prompt.tokens, 0, 128, 16, prompt.tau,
         )  # fmt: skip
         return q, bias, conv_cache, kv
 
@@ -246,5 +322,49 @@ def test_preparation_keeps_everything_but_the_projection(monkeypatch, is_local, 
     assert torch.equal(q, q_vllm) and torch.equal(conv_cache, conv_cache_vllm) and torch.equal(kv, kv_vllm)
     assert kv.abs().sum() > 0
     ours = bias.rel.float() @ bias.rel_proj.float()
-    ours = ours if tau is None else ours * bias.rel_scale[:, None, None]
+    ours = ours if prompt.tau is None else ours * bias.rel_scale[:, None, None]
     torch.testing.assert_close(ours, rel_logits.float(), atol=1e-2, rtol=2e-2)
+
+
+@needs_vllm
+@prompt_lengths
+@pytest.mark.parametrize("is_local", [False, True])
+def test_forward_of_vllms_layer(monkeypatch, is_local, n_tokens):
+    """InklingAttention.forward from qkvr to the input of its last projection: both levels give the same, and fill the caches."""
+    pytest.importorskip("triton")
+    results = {}
+    for level in ("operator", "fused"):
+        monkeypatch.setenv("FLASHREL", level)
+        plugin.register()
+        module, set_metadata = vllm_files.load()
+        self = layer(module, is_local)
+        prompt = Prompt(self, n_tokens)
+        conv_cache, kv = prompt.caches()
+        stand_in = types.SimpleNamespace
+        self.qkvr, self.wo_ud = lambda hidden, prompt=prompt: (prompt.qkvr, None), lambda flat: (flat, None)
+        self.k_sconv, self.v_sconv = (stand_in(weight=w.unsqueeze(1)) for w in prompt.conv_weights)
+        self.q_norm, self.k_norm = (stand_in(weight=w, variance_epsilon=1e-6) for w in prompt.norm_weights)
+        self.conv_owner = stand_in(
+            prefix="conv", kv_cache=conv_cache, block_size=16, stream_ranges={module._K: (0, 128), module._V: (128, 256)}
+        )
+        self.kv_cache = kv.transpose(1, 2)
+        conv = module.InklingSconvMetadata()
+        conv.block_table, conv.slot_mapping = prompt.block_table, prompt.tokens
+        conv.seq_idx = conv.query_start = torch.zeros_like(prompt.tokens)
+        set_metadata({
+            "conv": conv,
+            "layer": stand_in(
+                num_actual_tokens=n_tokens, max_query_len=n_tokens, block_table=prompt.block_table, slot_mapping=prompt.tokens,
+                seq_lens=torch.tensor([n_tokens], dtype=torch.int32, device=DEVICE),
+                query_start_loc=torch.tensor([0, n_tokens], dtype=torch.int32, device=DEVICE),
+            ),
+        })  # fmt: skip
+        with torch.no_grad():
+            results[level] = self.forward(prompt.tokens, torch.empty(n_tokens, 1), prompt.tau), kv
+            set_metadata(None)  # vLLM's profiling run
+            assert (self.forward(prompt.tokens, torch.empty(n_tokens, 1), prompt.tau) == 0).all()
+        forget_the_plugin()
+    (out, kv), (fused_out, fused_kv) = results["operator"], results["fused"]
+    assert torch.equal(kv, fused_kv) and kv.abs().sum() > 0
+    assert out.shape == (n_tokens, self.num_heads * 128) and out.abs().sum() > 0
+    torch.testing.assert_close(fused_out, out, atol=2e-2, rtol=2e-2)
