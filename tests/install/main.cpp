@@ -1,5 +1,5 @@
-// A user's program: one row of two heads over four keys, whose bias points at the key two steps back.
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <flashrel/flashrel.hpp>
 #include <vector>
@@ -7,14 +7,13 @@
 int main() {
   constexpr int kHeads = 2, kDim = 8, kKeys = 4;
   std::vector<float> q(kHeads * kDim), k(kKeys * kDim), v(kKeys * kDim), out(kHeads * kDim), rel_logits(kHeads * 3);
-  for (int key = 0; key < kKeys; ++key)
-    for (int d = 0; d < kDim; ++d) v[key * kDim + d] = static_cast<float>(key);
-  rel_logits[2] = rel_logits[5] = 50.0f;
+  for (int i = 0; i < kKeys * kDim; ++i) v[i] = static_cast<float>(i / kDim);  // key j holds j
+  rel_logits[2] = rel_logits[5] = 50.0f;                                       // of both heads, at distance 2
   const std::vector<std::int32_t> block_table{0}, cache_seqlens{kKeys}, cu_seqlens_q{0, 1};
 
   flashrel::Attention call;
   call.q = flashrel::tensor(q.data(), FLASHREL_FLOAT32, {1, kHeads, kDim});
-  call.k_cache = flashrel::tensor(k.data(), FLASHREL_FLOAT32, {1, kKeys, 1, kDim});
+  call.k_cache = flashrel::tensor(k.data(), FLASHREL_FLOAT32, {1, kKeys, 1, kDim});  // one page of four keys
   call.v_cache = flashrel::tensor(v.data(), FLASHREL_FLOAT32, {1, kKeys, 1, kDim});
   call.block_table = flashrel::tensor(block_table.data(), FLASHREL_INT32, {1, 1});
   call.cache_seqlens = flashrel::tensor(cache_seqlens.data(), FLASHREL_INT32, {1});

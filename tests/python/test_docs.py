@@ -1,9 +1,14 @@
-"""The Python examples of the docs pages about Python run as they stand, block after block in one namespace a page."""
+"""The examples of the docs pages: Python blocks run as they stand, block after block in one namespace a page; C++ compiles."""
 
+import inspect
 import pathlib
 import re
+import shutil
+import subprocess
 
 import pytest
+
+import flashrel
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 PAGES = [DOCS / name for name in ("install.md", "python.md", "transformers.md", "vllm.md")]
@@ -34,3 +39,44 @@ def test_the_sentences_shown_are_the_librarys(capsys):
     assert len(shown) == 2
     for sentence in shown:
         assert sentence in printed
+
+
+def cpp_blocks(page):
+    return re.findall(r"```cpp\n(.*?)```", page.read_text(), re.S)
+
+
+def test_the_cpp_program_is_the_one_that_the_test_install_runs():
+    assert cpp_blocks(DOCS / "cpp.md")[0] == (DOCS.parent / "tests/install/main.cpp").read_text()
+
+
+def test_cpp_examples_compile(tmp_path):
+    """docs/cpp.md as one file; README's ten lines as the body of a function over the names that it uses."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++")
+    program, *functions = cpp_blocks(DOCS / "cpp.md")
+    (ten_lines,) = cpp_blocks(DOCS.parent / "README.md")
+    include, body = ten_lines.split("\n", 1)
+    pointers = "q", "k", "v", "rel", "proj", "out", "table", "kv_lens", "cu_q"
+    names = ", ".join(
+        [f"void* {name}" for name in pointers] + [f"std::int64_t {n}" for n in ("n_tokens", "n_pages", "n_seqs", "max_pages")]
+    )
+    source = tmp_path / "examples.cpp"
+    source.write_text(
+        "#include <iostream>\n#include <span>\n#include <thread>\n" + program + "\n".join(functions)
+        + f"{include}\nvoid ten_lines({names}) {{\n{body}}}\n"
+    )  # fmt: skip
+    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", DOCS.parent / "include", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_names_everything():
+    """docs/reference.md has every public name, and every argument of rel_attention, and nothing that is gone."""
+    text = (DOCS / "reference.md").read_text()
+    named = set(re.findall(r"`([A-Za-z_.]+)[`(]", text))
+    assert set(flashrel.__all__) <= named
+    arguments = re.search(r"## rel_attention\n(.*?)\n## ", text, re.S)[1]
+    rows = re.findall(r"^\| ([`a-z_, ]+) \|", arguments, re.M)
+    documented = [name for row in rows for name in re.findall(r"`([a-z_]+)`", row)]
+    assert sorted(documented) == sorted(inspect.signature(flashrel.rel_attention).parameters)
