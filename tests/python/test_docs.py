@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from oracle import Problem, assert_right
 
 import flashrel
 
@@ -39,6 +40,16 @@ def test_the_sentences_shown_are_the_librarys(capsys):
     assert len(shown) == 2
     for sentence in shown:
         assert sentence in printed
+
+
+def test_ten_lines_of_python():
+    arrays = Problem([1, 5], [40, 9]).arrays()
+    q, k_cache, v_cache, rel, rel_proj = (arrays[name] for name in ("q", "k_cache", "v_cache", "rel", "rel_proj"))
+    names = {"table": arrays["block_table"], "kv_lens": arrays["cache_seqlens"], "cu_q": arrays["cu_seqlens_q"]}
+    names.update(q=q, k_cache=k_cache, v_cache=v_cache, rel=rel, rel_proj=rel_proj)
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text(), re.S)
+    exec(block, names)
+    assert_right(names["out"], {**arrays, "softmax_scale": 1 / 128})
 
 
 def cpp_blocks(page):

@@ -1,5 +1,7 @@
 """rel_attention and merge on NumPy arrays against the float64 definition: random problems, edges, bad input."""
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -217,6 +219,20 @@ def test_out_may_not_be_an_input_nor_read_only():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="out: got a read-only array"):
         flashrel.rel_attention(**arrays, out=out)
+
+
+def test_signature():
+    """The interface that users build on: names, order and defaults; what was added since stands beside it by name."""
+    promised = inspect.signature(
+        lambda q, k_cache, v_cache, *, block_table, cache_seqlens, cu_seqlens_q, max_seqlen_q, max_seqlen_k=None,
+        softmax_scale=None, causal=True, window_size=(-1, -1), rel_logits=None, rel=None, rel_proj=None, rel_scale=None,
+        rel_zero=0, rel_edge="zero", num_splits=0, deterministic=False, backend="auto", out=None, return_lse=False: None
+    ).parameters  # fmt: skip
+    found = inspect.signature(flashrel.rel_attention).parameters
+    assert [name for name in found if name in promised] == list(promised)
+    for name, parameter in promised.items():
+        assert found[name].default == parameter.default and found[name].kind is parameter.kind
+    assert set(found) - set(promised) == {"route", "lse", "validate", "stream", "schedule"}
 
 
 def test_lse_goes_where_the_caller_says():
