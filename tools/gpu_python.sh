@@ -33,7 +33,10 @@ if [ -n "${VLLM_SOURCES:-}" ]; then
 fi
 echo "== memory of transformers"
 timeout 60 python3 tools/transformers_memory.py --json "$out/transformers_memory.json" || status=1
-echo "== call cost"
+echo "== call cost, and what CUDA takes of it"
+if command -v nvcc > /dev/null; then
+  nvcc -O2 -std=c++17 -arch=native tools/cuda_host_cost.cu -o "$out/cuda_host_cost" && "$out/cuda_host_cost" || status=1
+fi
 timeout 40 python3 -m flashrel.bench --device cuda --call-cost --json "$out/python_call_cost.json" || status=1
 timeout 30 python3 -m flashrel.bench --device cpu --call-cost --json "$out/python_call_cost_cpu.json" || status=1
 echo "== peers"

@@ -367,4 +367,9 @@ def test_forward_of_vllms_layer(monkeypatch, is_local, n_tokens):
     (out, kv), (fused_out, fused_kv) = results["operator"], results["fused"]
     assert torch.equal(kv, fused_kv) and kv.abs().sum() > 0
     assert out.shape == (n_tokens, self.num_heads * 128) and out.abs().sum() > 0
-    torch.testing.assert_close(fused_out, out, atol=2e-2, rtol=2e-2)
+    # vLLM rounds rel_logits twice, by 2^-9 of the largest at most; a row moves by no more than twice that times the largest v.
+    rel = prompt.qkvr[:, -self.num_heads * 16 :].unflatten(1, (self.num_heads, 16)).float()
+    bias = rel @ self.rel_logits_proj.proj.float() * (1 if prompt.tau is None else prompt.tau[:, None, None])
+    largest_v = kv[..., 128:].abs().max().float()
+    error = (fused_out.float() - out.float()).abs().max()
+    assert error < largest_v * (2**-7 * bias.abs().max() + 2**-7)
