@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -144,7 +145,22 @@ class Preparation:
         first = (a["num_q_heads"] + 2 * a["num_kv_heads"]) * a["head_dim"]
         rel = qkvr[:, first : first + a["num_q_heads"] * a["d_rel"]].unflatten(1, (a["num_q_heads"], a["d_rel"]))
         tau = a["log_scaling"]
-        return q, FusedBias(rel, rel_proj, None if tau is None else tau.reshape(-1))
+        weak = _weak_reference()
+        return q, FusedBias(weak(rel), rel_proj, None if tau is None else weak(tau.reshape(-1)))
+
+
+def _weak_reference() -> Callable[[Any], Any]:
+    """What vLLM does to the tensors that it keeps for a replay: nothing, except while it captures a graph with breaks.
+
+    In such a graph (VLLM_USE_BREAKABLE_CUDAGRAPH) attention runs between the pieces, on arguments kept since the capture. The
+    graph owns their memory; vLLM keeps tensors weakly, so that one layer's memory serves the next, but not what stands in place
+    of a tensor. The layer holds qkvr while its attention runs, as a replay does.
+    """
+    graphs, utilities = (sys.modules.get(f"vllm.{name}") for name in ("compilation.breakable_cudagraph", "utils.torch_utils"))
+    capture = getattr(graphs, "BreakableCUDAGraphCapture", None)
+    if capture is None or not capture.is_active():
+        return lambda tensor: tensor
+    return utilities.weak_ref_tensor
 
 
 class _Step(threading.local):

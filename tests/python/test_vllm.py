@@ -27,6 +27,7 @@ needs_vllm = pytest.mark.skipif(not vllm_files.ROOT, reason="FLASHREL_VLLM names
 def forget_the_plugin():
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, plugin._PatchOnImport)]
     sys.modules.pop(plugin.MODULE, None)
+    vllm_files.unload()
 
 
 @pytest.fixture(autouse=True)
@@ -326,6 +327,39 @@ def test_preparation_keeps_everything_but_the_projection(monkeypatch, is_local, 
     torch.testing.assert_close(ours, rel_logits.float(), atol=1e-2, rtol=2e-2)
 
 
+class DrivenLayer:
+    """vLLM's InklingAttention.forward over stand-ins for its projections and its convolution's owner."""
+
+    def __init__(self, module, set_metadata, is_local, n_tokens):
+        self.layer, self.module, self.set_metadata = layer(module, is_local), module, set_metadata
+        prompt = self.prompt = Prompt(self.layer, n_tokens)
+        conv_cache, self.kv = prompt.caches()
+        stand_in = types.SimpleNamespace
+        self.layer.qkvr, self.layer.wo_ud = lambda hidden: (prompt.qkvr * 1, None), lambda flat: (flat, None)
+        self.layer.k_sconv, self.layer.v_sconv = (stand_in(weight=w.unsqueeze(1)) for w in prompt.conv_weights)
+        self.layer.q_norm, self.layer.k_norm = (stand_in(weight=w, variance_epsilon=1e-6) for w in prompt.norm_weights)
+        ranges = {module._K: (0, 128), module._V: (128, 256)}
+        self.layer.conv_owner = stand_in(prefix="conv", kv_cache=conv_cache, block_size=16, stream_ranges=ranges)
+        self.layer.kv_cache = self.kv.transpose(1, 2)
+        self.batch_of(n_tokens)
+
+    def batch_of(self, n_tokens):
+        """The metadata of a pass over the first n_tokens."""
+        prompt, conv = self.prompt, self.module.InklingSconvMetadata()
+        conv.block_table, conv.slot_mapping = prompt.block_table, prompt.tokens
+        conv.seq_idx = conv.query_start = torch.zeros_like(prompt.tokens)
+        attention = types.SimpleNamespace(
+            num_actual_tokens=n_tokens, max_query_len=n_tokens, block_table=prompt.block_table, slot_mapping=prompt.tokens,
+            seq_lens=torch.tensor([n_tokens], dtype=torch.int32, device=DEVICE),
+            query_start_loc=torch.tensor([0, n_tokens], dtype=torch.int32, device=DEVICE),
+        )  # fmt: skip
+        self.set_metadata({"conv": conv, "layer": attention})
+
+    def forward(self):
+        with torch.no_grad():
+            return self.layer.forward(self.prompt.tokens, self.prompt.qkvr[:, :1], self.prompt.tau)
+
+
 @needs_vllm
 @prompt_lengths
 @pytest.mark.parametrize("is_local", [False, True])
@@ -336,40 +370,73 @@ def test_forward_of_vllms_layer(monkeypatch, is_local, n_tokens):
     for level in ("operator", "fused"):
         monkeypatch.setenv("FLASHREL", level)
         plugin.register()
-        module, set_metadata = vllm_files.load()
-        self = layer(module, is_local)
-        prompt = Prompt(self, n_tokens)
-        conv_cache, kv = prompt.caches()
-        stand_in = types.SimpleNamespace
-        self.qkvr, self.wo_ud = lambda hidden, prompt=prompt: (prompt.qkvr, None), lambda flat: (flat, None)
-        self.k_sconv, self.v_sconv = (stand_in(weight=w.unsqueeze(1)) for w in prompt.conv_weights)
-        self.q_norm, self.k_norm = (stand_in(weight=w, variance_epsilon=1e-6) for w in prompt.norm_weights)
-        self.conv_owner = stand_in(
-            prefix="conv", kv_cache=conv_cache, block_size=16, stream_ranges={module._K: (0, 128), module._V: (128, 256)}
-        )
-        self.kv_cache = kv.transpose(1, 2)
-        conv = module.InklingSconvMetadata()
-        conv.block_table, conv.slot_mapping = prompt.block_table, prompt.tokens
-        conv.seq_idx = conv.query_start = torch.zeros_like(prompt.tokens)
-        set_metadata({
-            "conv": conv,
-            "layer": stand_in(
-                num_actual_tokens=n_tokens, max_query_len=n_tokens, block_table=prompt.block_table, slot_mapping=prompt.tokens,
-                seq_lens=torch.tensor([n_tokens], dtype=torch.int32, device=DEVICE),
-                query_start_loc=torch.tensor([0, n_tokens], dtype=torch.int32, device=DEVICE),
-            ),
-        })  # fmt: skip
-        with torch.no_grad():
-            results[level] = self.forward(prompt.tokens, torch.empty(n_tokens, 1), prompt.tau), kv
-            set_metadata(None)  # vLLM's profiling run
-            assert (self.forward(prompt.tokens, torch.empty(n_tokens, 1), prompt.tau) == 0).all()
+        driven = DrivenLayer(*vllm_files.load(), is_local, n_tokens)
+        results[level] = driven.forward(), driven.kv
+        driven.set_metadata(None)  # vLLM's profiling run
+        assert (driven.forward() == 0).all()
         forget_the_plugin()
     (out, kv), (fused_out, fused_kv) = results["operator"], results["fused"]
     assert torch.equal(kv, fused_kv) and kv.abs().sum() > 0
-    assert out.shape == (n_tokens, self.num_heads * 128) and out.abs().sum() > 0
+    n_heads, prompt = driven.layer.num_heads, driven.prompt
+    assert out.shape == (n_tokens, n_heads * 128) and out.abs().sum() > 0
     # vLLM rounds rel_logits twice, by 2^-9 of the largest at most; a row moves by no more than twice that times the largest v.
-    rel = prompt.qkvr[:, -self.num_heads * 16 :].unflatten(1, (self.num_heads, 16)).float()
-    bias = rel @ self.rel_logits_proj.proj.float() * (1 if prompt.tau is None else prompt.tau[:, None, None])
+    rel = prompt.qkvr[:, -n_heads * 16 :].unflatten(1, (n_heads, 16)).float()
+    bias = rel @ driven.layer.rel_logits_proj.proj.float() * (1 if prompt.tau is None else prompt.tau[:, None, None])
     largest_v = kv[..., 128:].abs().max().float()
     error = (fused_out.float() - out.float()).abs().max()
     assert error < largest_v * (2**-7 * bias.abs().max() + 2**-7)
+
+
+@needs_vllm
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("level", ["operator", "fused"])
+def test_a_graph_with_breaks(monkeypatch, level, is_local):
+    """vLLM's own capture, which runs attention between two graphs on arguments that it keeps: replays with other data and another
+    length are right, and nothing of ours holds the graph's memory.
+    """
+    monkeypatch.setenv("FLASHREL", level)
+    plugin.register()
+    module, set_metadata = vllm_files.load()
+    breaks = sys.modules[vllm_files.BREAKS]
+    if breaks.BreakableCUDAGraphCapture is None:
+        pytest.skip("FLASHREL_VLLM has no vllm/compilation/breakable_cudagraph.py")
+    driven = DrivenLayer(module, set_metadata, is_local, 5)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        driven.forward()
+        torch.cuda.synchronize()
+        with breaks.BreakableCUDAGraphCapture() as capture:
+            out = driven.forward()
+        assert (capture.num_graphs, capture.num_eager_breaks) == (2, 1)
+        (kept,) = (cell.cell_contents for cell in capture.segments[1].__closure__ if isinstance(cell.cell_contents, tuple))
+        biases = [x for x in kept if isinstance(x, plugin.FusedBias)]
+        assert len(biases) == (level == "fused")
+        for bias in biases:
+            assert bias.rel.untyped_storage().data_ptr() == bias.rel.data_ptr(), "a view of qkvr keeps all of it"
+        for n_tokens in (5, 3):
+            driven.prompt.qkvr.mul_(-1.25)
+            driven.batch_of(n_tokens)
+            out.fill_(7)
+            capture.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out[:n_tokens], driven.forward()[:n_tokens])
+
+
+def test_what_a_graph_with_breaks_keeps_is_weak(monkeypatch):
+    """While vLLM captures one, r and tau are made weak by vLLM's own function; else they are as they came."""
+    made = []
+    graphs = types.SimpleNamespace(BreakableCUDAGraphCapture=types.SimpleNamespace(is_active=lambda: capturing))
+    monkeypatch.setitem(sys.modules, vllm_files.BREAKS, graphs)
+    utilities = types.SimpleNamespace(weak_ref_tensor=lambda x: made.append(x) or x.clone())
+    monkeypatch.setitem(sys.modules, "vllm.utils.torch_utils", utilities)
+    namespace = {}
+    exec(f"def prepare({', '.join(plugin._PREP)}): return 'q', 'rel_logits'", namespace)
+    preparation = plugin.Preparation(namespace["prepare"])
+    qkvr, tau = torch.randn(3, 2 * 8 + 2 * 8 + 2 * 4), torch.ones(3)
+    given = {**dict.fromkeys(plugin._PREP), "qkvr": qkvr, "rel_proj": torch.ones(4, 6), "log_scaling": tau}
+    given.update(num_q_heads=2, num_kv_heads=1, head_dim=8, d_rel=4)
+    for capturing in (False, True):
+        _, bias = preparation(**given)
+        assert torch.equal(bias.rel, qkvr[:, -8:].view(3, 2, 4)) and torch.equal(bias.rel_scale, tau)
+        assert (bias.rel.untyped_storage().data_ptr() == qkvr.data_ptr()) == (not capturing)
+        assert len(made) == (2 if capturing else 0)
