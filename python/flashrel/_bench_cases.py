@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +55,7 @@ class Tensors:
         self.k, self.v = (normal(c.batch * c.kv_len // PAGE, PAGE, c.n_kv_heads, HEAD_DIM) for _ in "kv")
         self.rel, self.rel_proj = normal(c.batch * c.q_len, c.n_q_heads, D_REL), normal(D_REL, c.extent) / 4
         n_pages = c.kv_len // PAGE
-        self.common = {
+        self.common: dict[str, Any] = {
             "block_table": torch.arange(c.batch * n_pages, dtype=torch.int32, device=device).view(c.batch, n_pages),
             "cache_seqlens": torch.full((c.batch,), c.kv_len, dtype=torch.int32, device=device),
             "cu_seqlens_q": torch.arange(c.batch + 1, dtype=torch.int32, device=device) * c.q_len,

@@ -89,7 +89,7 @@ def prepare(
         0 if schedule is None else schedule.address(device),
     )  # fmt: skip
     if framework.adapter is not None and tensors[_OUT] is not None and not validate:
-        args = _abi.AttentionArgs()
+        args: Any = _abi.AttentionArgs()
         if framework.adapter.read((*tensors, device, *scalars, *addresses, *_NOWHERE), args):
             return _Call(args, device, stream, framework, kept)
     head = _SIZE, _abi.HOST if device == HOST_DEVICE else _abi.CUDA, device

@@ -197,7 +197,14 @@ def test_what_c_cannot_read_is_read_in_python(way):
     tensors = to_torch(arrays)
     good = call_arguments(tensors, -1, torch.empty_like(tensors["q"]))
     assert adapter.call(good) == _abi.WORKSPACE
-    bad_tensors = tensors["q"].double(), tensors["q"].to("meta"), "text", 1, torch.zeros(1, 1, 1, 1, 1)
+    bad_tensors = (
+        tensors["q"].double(),
+        tensors["q"].to_sparse(),
+        tensors["q"].to("meta"),
+        "text",
+        1,
+        torch.zeros(1, 1, 1, 1, 1),
+    )
     bad = [(x, *good[1:]) for x in bad_tensors]
     bad += [(*good[:i], x, *good[i + 1 :]) for i, x in ((12, 0), (12, 2**40), (13, 1.5), (15, "1"), (21, 2**40), (21, 2**80))]
     bad += [good[:-1], (*good, 0)]
