@@ -13,12 +13,13 @@ struct PagedStrides {
 Status make_cache_maps(const Problem& p, const Tensors& t, int keys_per_box, gpu::L2Fetch fetch, CUtensorMap& k,
                        CUtensorMap& v) {
   const Strides& s = p.strides;
+  const int n_lines = p.head_dim / kLineElems;
   const auto make_map = [&](const char* name, const void* data, PagedStrides strides, CUtensorMap& map) {
     const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
     return gpu::make_tensor_map(name, data, p.dtype,
                                 {{heads_span + kLineElems, 0, kLineElems},
                                  {kKeysPerGroup, strides.slot, kKeysPerGroup},
-                                 {kLinesPerRow, kLineElems, kLinesPerRow},
+                                 {n_lines, kLineElems, n_lines},
                                  {p.page_size / kKeysPerGroup, strides.slot * kKeysPerGroup, keys_per_box / kKeysPerGroup},
                                  {max_of<std::int64_t>(1, p.n_pages), strides.page, 1}},
                                 gpu::Swizzle::k128Bytes, map, fetch);

@@ -64,6 +64,7 @@ Policy choose_decode(const Problem& problem, const Device& device) {
 bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
   if (rows == 0 || options.deterministic || is_clamped(problem.band)) return false;
+  if (problem.head_dim != kHeadDim || problem.d_rel > kRelDim) return false;
   if (problem.bias == BiasMode::kLogits &&
       (rows > decode::kMaxLogitsRows || problem.rel_logits_dtype != problem.dtype || problem.strides.rel_logits_token == 0))
     return false;
@@ -75,9 +76,9 @@ bool is_decode(const Policy& policy) { return policy.tile_keys == decode::kTileK
 Policy choose_policy(const Problem& problem, const Device& device, const Options& options) {
   if (takes_decode(problem, options)) return choose_decode(problem, device);
   Policy policy;
-  policy.name = "prefill_128x128";
   policy.tile_rows = prefill::kTileRows;
-  policy.tile_keys = prefill::kTileKeys;
+  policy.tile_keys = prefill::tile_keys_of(problem.bias == BiasMode::kFused ? prefill::rel_steps(problem.d_rel) : 0);
+  policy.name = policy.tile_keys == 96 ? "prefill_128x96" : "prefill_128x128";
   policy.n_workers = max_of(1, device.n_sms);
   policy.target_parts = choose_target_parts(problem, policy.n_workers);
   policy.min_tiles_per_part = kMinTilesPerPart;

@@ -8,6 +8,7 @@
 
 #include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/prefill/logits.hpp"
+#include "backend/sm90/prefill/shear.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 #include "index/schedule.hpp"
 #include "plan/make_plan.hpp"
@@ -62,12 +63,14 @@ TEST(Sm90Supports, ServesTheModelsOwnLayers) {
     p.n_kv_heads = n_kv_heads;
     EXPECT_EQ(supports(p, h200(), {}), "");
   }
-  for (int group : {1, 2, 4, 8, 16}) {
-    Problem p = prefill();
-    p.bias = BiasMode::kNone;
-    p.n_kv_heads = p.n_q_heads / group;
-    EXPECT_EQ(supports(p, h200(), {}), "");
-  }
+  for (int head_dim : {64, 128})
+    for (int group : {1, 2, 4, 8, 16}) {
+      Problem p = prefill();
+      p.head_dim = head_dim;
+      p.bias = BiasMode::kNone;
+      p.n_kv_heads = p.n_q_heads / group;
+      EXPECT_EQ(supports(p, h200(), {}), "");
+    }
   Problem clamped = prefill();
   clamped.band = {-kFar, kFar};
   EXPECT_EQ(supports(clamped, h200(), {}), "");
@@ -90,8 +93,11 @@ TEST(Sm90Supports, EveryRefusalNamesItsArgument) {
       {"n_q_heads / n_kv_heads: got 32,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_kv_heads = 2; }},
       {"n_q_heads / n_kv_heads: got 2,", [](Problem& p) { p.n_kv_heads = 32; }},
       {"n_q_heads / n_kv_heads: got 3,", [](Problem& p) { p.bias = BiasMode::kNone, p.n_q_heads = 24; }},
-      {"d_rel: got 17,", [](Problem& p) { p.d_rel = 17; }},
-      {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = prefill::kMaxExtent + 1; }},
+      {"rel_extent: got 1121, sm90 needs at most 1120 with d_rel above 16",
+       [](Problem& p) { p.d_rel = 17, p.rel_extent = prefill::max_extent(128, 2) + 1; }},
+      {"d_rel: got 33,", [](Problem& p) { p.d_rel = 33; }},
+      {"d_rel: got 17, sm90 needs at most 16 with head_dim 64", [](Problem& p) { p.head_dim = 64, p.d_rel = 17; }},
+      {"rel_extent: got 1665,", [](Problem& p) { p.rel_extent = prefill::max_extent(128, 1) + 1; }},
       {"q, k_cache, v_cache, rel, rel_logits: got an address aligned to 4 bytes,", [](Problem& p) { p.input_alignment = 4; }},
       {"rel_zero: got -536870912,", [](Problem& p) { p.rel_zero = -prefill::kMaxRelZero; }},
       {"page_size: got 12,", [](Problem& p) { p.page_size = 12; }},
@@ -144,13 +150,53 @@ TEST(Sm90Supports, ServesLogitsOfAnyGroupAndExtent) {
     }
 }
 
-// Decode has neither rel_logits nor an edge that clamps: `auto` leaves such short queries to mma.
+// d_rel above 16 takes two steps of the matrix units a block, and narrower tiles.
+TEST(Sm90Supports, ServesLargeDRelOfTheModelsExtents) {
+  for (int d_rel : {16, 17, 32})
+    for (int extent : {512, 1024}) {
+      Problem p = prefill();
+      p.d_rel = d_rel;
+      p.rel_extent = extent;
+      p.strides.rel_head = 32;
+      p.strides.rel_token = 64 * 32;
+      EXPECT_EQ(supports(p, h200(), {}), "");
+      EXPECT_EQ(choose_policy(p, h200(), {}).tile_keys, d_rel == 16 ? 128 : 96);
+    }
+}
+
+TEST(Sm90Supports, ServesHeadDim64InEveryMode) {
+  for (int n_kv_heads : {4, 8, 16}) {
+    Problem fused = prefill();
+    fused.head_dim = 64;
+    fused.n_kv_heads = n_kv_heads;
+    fused.rel_extent = prefill::max_extent(64, 1);
+    EXPECT_EQ(supports(fused, h200(), {}), "");
+    EXPECT_EQ(choose_policy(fused, h200(), {}).tile_keys, 128);
+    for (DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+      Problem logits = prefill_with_logits();
+      logits.head_dim = 64;
+      logits.n_kv_heads = n_kv_heads;
+      logits.rel_logits_dtype = dtype;
+      EXPECT_EQ(supports(logits, h200(), {}), "");
+    }
+  }
+  Problem other_type = prefill_with_logits();
+  other_type.head_dim = 64;
+  other_type.rel_logits_dtype = DType::kFloat16;
+  EXPECT_EQ(supports(other_type, h200(), {}).rfind("rel_logits dtype: got float16, sm90 needs", 0), 0u);
+}
+
+// What decode has not got, `auto` leaves to mma where queries are short.
 TEST(Sm90Supports, AutoTurnsShortQueriesAwayThatDecodeHasNotGot) {
   Problem broadcast = prefill_with_logits(), other_type = prefill_with_logits(), clamped = prefill();
   broadcast.strides.rel_logits_token = 0;
   other_type.rel_logits_dtype = DType::kFloat32;
   clamped.band = {-kFar, kFar};
-  for (Problem p : {broadcast, other_type, clamped}) {
+  Problem small_head = prefill(), large_d_rel = prefill(), small_head_none = prefill();
+  small_head.head_dim = small_head_none.head_dim = 64;
+  small_head_none.bias = BiasMode::kNone;
+  large_d_rel.d_rel = 24;
+  for (Problem p : {broadcast, other_type, clamped, small_head, small_head_none, large_d_rel}) {
     p.max_seqlen_q = 1;
     Options options;
     EXPECT_EQ(supports(p, h200(), options).rfind("max_seqlen_q: got 1,", 0), 0u);

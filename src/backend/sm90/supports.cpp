@@ -5,6 +5,7 @@
 #include "backend/sm90/decode/tiles.hpp"
 #include "backend/sm90/policy.hpp"
 #include "backend/sm90/prefill/logits.hpp"
+#include "backend/sm90/prefill/shear.hpp"
 #include "backend/sm90/prefill/tiles.hpp"
 
 namespace flashrel::sm90 {
@@ -55,7 +56,7 @@ std::string check_strides(const Problem& p) {
                      "a positive multiple of " + std::to_string(unit) + " elements below 2^40 bytes");
   }
   // The head travels inside a 32-bit coordinate (kernel_params.hpp).
-  constexpr std::int64_t kMaxSpan = (std::int64_t{1} << 31) - kHeadDim;
+  const std::int64_t kMaxSpan = (std::int64_t{1} << 31) - p.head_dim;
   for (const auto& [name, stride] : {std::pair{"k_cache stride of a head", s.k_head}, {"v_cache stride of a head", s.v_head}})
     if (p.n_kv_heads > 1 && (p.n_kv_heads - 1) * stride >= kMaxSpan)
       return refusal(name, stride, "all heads of a slot within 2^31 elements");
@@ -70,15 +71,20 @@ std::string check_band(const Problem& p) {
 std::string check_logits(const Problem& p, const Options& options) {
   if (options.route == "score_mod") return refusal("route", "score_mod", "sheared");
   if (is_clamped(p.band)) return refusal("rel_edge", "clamp", "zero with rel_logits");
+  if (p.head_dim == 64 && p.rel_logits_dtype != p.dtype && p.rel_logits_dtype != DType::kFloat32)
+    return refusal("rel_logits dtype", name_of(p.rel_logits_dtype), "q's dtype or float32 with head_dim 64");
   return check_band(p);
 }
 
 std::string check_fused(const Problem& p, bool decode) {
   if (!decode && p.group() != 4 && p.group() != 8 && p.group() != 16)
     return refusal("n_q_heads / n_kv_heads", p.group(), "4, 8 or 16 with a fused bias");
-  if (p.d_rel > kRelDim) return refusal("d_rel", p.d_rel, "at most 16");
-  if (!decode && p.rel_extent > prefill::kMaxExtent)
-    return refusal("rel_extent", p.rel_extent, "at most " + std::to_string(prefill::kMaxExtent));
+  if (p.head_dim == 64 && p.d_rel > kRelDim) return refusal("d_rel", p.d_rel, "at most 16 with head_dim 64");
+  if (p.d_rel > 2 * kRelDim) return refusal("d_rel", p.d_rel, "at most 32");
+  const int steps = prefill::rel_steps(p.d_rel), max_extent = prefill::max_extent(p.head_dim, steps);
+  if (!decode && p.rel_extent > max_extent)
+    return refusal("rel_extent", p.rel_extent,
+                   "at most " + std::to_string(max_extent) + (steps == 1 ? "" : " with d_rel above 16"));
   return check_band(p);
 }
 
@@ -92,21 +98,23 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
         "exactly 9.0");
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16)
     return refusal("dtype", name_of(p.dtype), "bfloat16 or float16");
-  if (p.head_dim != kHeadDim) return refusal("head_dim", p.head_dim, "128");
+  if (p.head_dim != 64 && p.head_dim != 128) return refusal("head_dim", p.head_dim, "64 or 128");
   const bool decode = takes_decode(p, options);
   if (p.bias == BiasMode::kLogits)
     if (std::string reason = check_logits(p, options); !reason.empty()) return reason;
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p, decode); !reason.empty()) return reason;
   if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
-  // Decode has no edge clamp, and rel_logits for few rows and in q's dtype only. The prefill kernel serves such short queries,
-  // but slower than mma; so only `auto` turns them away, and not from a deterministic call, whose result must not change its
-  // backend with a neighbour's length.
-  const bool not_in_decode = !decode && (p.bias == BiasMode::kLogits || is_clamped(p.band));
+  // Decode has head_dim 128 alone, d_rel up to 16, no edge clamp, and rel_logits for few rows and in q's dtype only. The
+  // prefill kernel serves such short queries, but slower than mma; so only `auto` turns them away, and not from a deterministic
+  // call, whose result must not change its backend with a neighbour's length.
+  const bool not_in_decode =
+      !decode && (p.bias == BiasMode::kLogits || is_clamped(p.band) || p.head_dim != 128 || p.d_rel > kRelDim);
   if (not_in_decode && options.backend == "auto" && !options.deterministic &&
       decode::instance_rows(p.max_seqlen_q * p.group()) != 0)
-    return refusal("max_seqlen_q", p.max_seqlen_q,
-                   "longer queries with rel_edge clamp or such rel_logits (decode has neither)");
+    return refusal(
+        "max_seqlen_q", p.max_seqlen_q,
+        "longer queries with head_dim 64, d_rel above 16, rel_edge clamp or such rel_logits (decode has none of them)");
   if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");

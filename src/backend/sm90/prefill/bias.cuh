@@ -1,4 +1,4 @@
-// The fused bias: rel (rows x 16) times proj^T on the matrix units, written into the score registers before QK adds to them.
+// The fused bias: rel (rows x d_rel) times proj^T on the matrix units, written into the score registers before QK adds to them.
 // Index maths and the claim that each score gets its own entry: shear.hpp, shear_test.cpp.
 #pragma once
 
@@ -13,20 +13,20 @@
 namespace flashrel::sm90::prefill {
 
 // proj^T and what lies around it, zeros or the outermost entries, by all consumer threads.
-template <class T>
+template <class T, int kSteps>
 __device__ __forceinline__ void build_proj(const KernelParams& p, std::uint8_t* proj, int thread, int n_threads) {
   const T* source = static_cast<const T*>(p.proj);
   for (int row = thread; row < proj_rows(p.rel_extent); row += n_threads) {
     const int entry = p.edge_clamps ? clamp_to(row - kProjPad, 0, p.rel_extent - 1) : row - kProjPad;
-    alignas(16) T values[kRelDim];
+    alignas(16) T values[kSteps * kRelDim];
 #pragma unroll
-    for (int e = 0; e < kRelDim; ++e) {
+    for (int e = 0; e < kSteps * kRelDim; ++e) {
       values[e] = T(0.0f);
       if (e < p.d_rel && entry >= 0 && entry < p.rel_extent) values[e] = source[e * p.proj_row_stride + entry];
     }
-    uint4* target = reinterpret_cast<uint4*>(proj + row * kRelRowBytes);
-    target[0] = reinterpret_cast<const uint4*>(values)[0];
-    target[1] = reinterpret_cast<const uint4*>(values)[1];
+    uint4* target = reinterpret_cast<uint4*>(proj + row * kSteps * kRelRowBytes);
+#pragma unroll
+    for (int i = 0; i < 2 * kSteps; ++i) target[i] = reinterpret_cast<const uint4*>(values)[i];
   }
 }
 
@@ -54,36 +54,42 @@ struct BiasSlice;
 template <class T>
 struct BiasSlice<T, NoBias> {
   static constexpr bool kBiased = false, kMayBeInfinite = false;
-  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared&, int, int) {}
-  __device__ __forceinline__ void open(const KernelParams&, const Shared&, const Job&, int, int) {}
-  __device__ __forceinline__ void scores(const KernelParams&, Shared&, float (&)[64], int, int, int) {}
+  template <class Sm>
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Sm&, int, int) {}
+  template <class Sm>
+  __device__ __forceinline__ void open(const KernelParams&, Sm&, const Job&, int, int) {}
+  template <class Sm>
+  __device__ __forceinline__ void scores(const KernelParams&, Sm&, float (&)[Sm::kKeys / 2], int, int, int) {}
 };
 
-// The 16 elements of a row are dealt out to the k index of the product in the order
-// in which a lane finds them in 8 bytes; rel and proj^T use the same order, so the sum is the same.
-template <class T, int kGroup>
-struct BiasSlice<T, FusedBias<kGroup>> {
+// The elements of a row are dealt out to the k indices of the products in the order in which a lane finds them in 8 bytes (16
+// with two steps); rel and proj^T use the same order, so the sum is the same.
+template <class T, int kGroup, int kSteps>
+struct BiasSlice<T, FusedBias<kGroup, kSteps>> {
   static constexpr bool kBiased = true, kMayBeInfinite = false;
+  static constexpr int kRowBytes = kSteps * kRelRowBytes, kLaneWords = 2 * kSteps;
 
-  std::uint32_t rel[4];  // A operand: rows lane / 4 and lane / 4 + 8
+  std::uint32_t rel[kSteps][4];  // A operands: rows lane / 4 and lane / 4 + 8
   float factor_a, factor_b;
-  const std::uint8_t* lane_proj;  // row `warp - column` of proj^T, this lane's 8 bytes
+  const std::uint8_t* lane_proj;  // row `warp - column` of proj^T, this lane's bytes
   int first_index;                // q_pos(first token) + rel_zero
 
-  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared& sm, int warp, int lane)
-      : lane_proj(proj_memory(sm) + (kProjPad + warp - lane / 4) * kRelRowBytes + lane % 4 * 8) {}
+  template <class Sm>
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Sm& sm, int warp, int lane)
+      : lane_proj(sm.proj(kSteps) + (kProjPad + warp - lane / 4) * kRowBytes + lane % 4 * kLaneWords * 4) {}
 
-  __device__ __forceinline__ void open(const KernelParams& p, const Shared& sm, const Job& job, int warp, int lane) {
+  template <class Sm>
+  __device__ __forceinline__ void open(const KernelParams& p, Sm& sm, const Job& job, int warp, int lane) {
     constexpr int kGroupLog2 = kGroup == 16 ? 4 : kGroup == 8 ? 3 : 2;
     const int row_a = warp_row(warp, lane / 4, kGroupLog2), row_b = warp_row(warp, lane / 4 + 8, kGroupLog2);
-    const std::uint8_t* lane_rel = rel_memory(sm) + lane % 4 * 8;
-    const uint2 a = *reinterpret_cast<const uint2*>(lane_rel + row_a * kRelRowBytes);
-    const uint2 b = *reinterpret_cast<const uint2*>(lane_rel + row_b * kRelRowBytes);
-    rel[0] = a.x, rel[1] = b.x, rel[2] = a.y, rel[3] = b.y;
+    const std::uint8_t* lane_rel = sm.rel() + lane % 4 * kLaneWords * 4;
+    const LaneWords a = load_words(lane_rel + row_a * kRowBytes), b = load_words(lane_rel + row_b * kRowBytes);
+#pragma unroll
+    for (int i = 0; i < kLaneWords; ++i) rel[i / 2][i % 2 * 2] = a.word[i], rel[i / 2][i % 2 * 2 + 1] = b.word[i];
     first_index = job.first_pos + static_cast<int>(p.rel_zero);
     if (p.n_factor_turns == 0) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rel[i] = times(rel[i], p.inverse_scale);
+      for (int i = 0; i < 4 * kSteps; ++i) rel[i / 4][i % 4] = times(rel[i / 4][i % 4], p.inverse_scale);
     } else {
       factor_a = factor_b = p.inverse_scale;
       if (p.rel_scale != nullptr) {
@@ -96,12 +102,14 @@ struct BiasSlice<T, FusedBias<kGroup>> {
   }
 
   // s = bias of key tile `tile`, in units of 1 / softmax_scale.
-  __device__ __forceinline__ void scores(const KernelParams& p, Shared&, float (&s)[64], int tile, int, int lane) const {
-    const int origin = clamped_origin(first_index - static_cast<long long>(tile) * kTileKeys, p.rel_extent);
-    const std::uint8_t* base = lane_proj + origin * kRelRowBytes;
+  template <class Sm>
+  __device__ __forceinline__ void scores(const KernelParams& p, Sm&, float (&s)[Sm::kKeys / 2], int tile, int, int lane) const {
+    const int origin = clamped_origin(first_index - static_cast<long long>(tile) * Sm::kKeys, p.rel_extent);
+    const std::uint8_t* base = lane_proj + origin * kRowBytes;
+    constexpr int kBlocks = Sm::kKeys / kBlockKeys;
     if constexpr (kGroup == 16) {
 #pragma unroll
-      for (int f = kKeyBlocks - 1; f >= 0; --f) {
+      for (int f = kBlocks - 1; f >= 0; --f) {
         float d[4];
         fragment(d, base, f);
 #pragma unroll
@@ -109,11 +117,11 @@ struct BiasSlice<T, FusedBias<kGroup>> {
       }
     } else if constexpr (kGroup == 8) {
 #pragma unroll
-      for (int f = kKeyBlocks - 1; f >= first_fragment(8); --f) {
+      for (int f = kBlocks - 1; f >= first_fragment(8); --f) {
         float d[4];
         fragment(d, base, f);
-        if (f >= 0) s[f * 4] = d[0], s[f * 4 + 1] = d[1];                              // rows 0-7: block f
-        if (f + 1 < kKeyBlocks) s[(f + 1) * 4 + 2] = d[2], s[(f + 1) * 4 + 3] = d[3];  // rows 8-15: block f + 1
+        if (f >= 0) s[f * 4] = d[0], s[f * 4 + 1] = d[1];                           // rows 0-7: block f
+        if (f + 1 < kBlocks) s[(f + 1) * 4 + 2] = d[2], s[(f + 1) * 4 + 3] = d[3];  // rows 8-15: block f + 1
       }
     } else {
       static_assert(kGroup == 4);
@@ -121,16 +129,16 @@ struct BiasSlice<T, FusedBias<kGroup>> {
       const bool upper = lane >= 16;
       float d[2][4];  // fragments f and f + 1
 #pragma unroll
-      for (int f = kKeyBlocks - 1; f >= first_fragment(4); --f) {
+      for (int f = kBlocks - 1; f >= first_fragment(4); --f) {
         fragment(d[f & 1], base, f);
         const float(&low)[4] = d[(f + 1) & 1];
         const float(&high)[4] = d[f & 1];
         const int block_a = f + 1, block_b = f + 3;
-        if (block_a >= 0 && block_a < kKeyBlocks) {
+        if (block_a >= 0 && block_a < kBlocks) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) s[block_a * 4 + i] = upper ? high[i] : low[i];
         }
-        if (block_b >= 0 && block_b < kKeyBlocks) {
+        if (block_b >= 0 && block_b < kBlocks) {
 #pragma unroll
           for (int i = 2; i < 4; ++i) s[block_b * 4 + i] = upper ? high[i] : low[i];
         }
@@ -140,7 +148,7 @@ struct BiasSlice<T, FusedBias<kGroup>> {
 #pragma unroll 1
     for (int i = 0; i < p.n_factor_turns; ++i) {
 #pragma unroll
-      for (int b = 0; b < kKeyBlocks; ++b) {
+      for (int b = 0; b < kBlocks; ++b) {
         s[b * 4] *= factor_a, s[b * 4 + 1] *= factor_a;
         s[b * 4 + 2] *= factor_b, s[b * 4 + 3] *= factor_b;
       }
@@ -148,9 +156,23 @@ struct BiasSlice<T, FusedBias<kGroup>> {
   }
 
  private:
+  struct alignas(4 * kLaneWords) LaneWords {
+    std::uint32_t word[kLaneWords];
+  };
+  __device__ __forceinline__ static LaneWords load_words(const std::uint8_t* address) {
+    if constexpr (kSteps == 1) {
+      const uint2 x = *reinterpret_cast<const uint2*>(address);
+      return {{x.x, x.y}};
+    } else {
+      const uint4 x = *reinterpret_cast<const uint4*>(address);
+      return {{x.x, x.y, x.z, x.w}};
+    }
+  }
+
   __device__ __forceinline__ void fragment(float (&d)[4], const std::uint8_t* base, int f) const {
-    const uint2 b = *reinterpret_cast<const uint2*>(base - f * kBlockKeys * kRelRowBytes);
-    product<T>(d, rel, b.x, b.y);
+    const LaneWords b = load_words(base - f * kBlockKeys * kRowBytes);
+    product<T>(d, rel[0], b.word[0], b.word[1]);
+    if constexpr (kSteps == 2) gpu::mma_16x8x16<T>(d, rel[1], b.word[2], b.word[3]);
   }
 
   __device__ __forceinline__ static std::uint32_t times(std::uint32_t pair, float factor) {

@@ -5,7 +5,8 @@
 // at the tensor cores: a turn is handed over as soon as QK is issued, so that one warpgroup multiplies while the other
 // exponentiates.
 //
-// REGISTERS of a lane (240): scores 64, output 64, P operands 32, Q operands 32, about 40 of state.
+// REGISTERS of a lane (240): scores 64, output 64, P operands 32, Q operands 32, about 40 of state. With head_dim 64 output and
+// Q take half as many; with two steps of rel (tiles of 96 keys, 232 registers) scores 48, P 24, rel 8.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,15 @@
 
 namespace flashrel::sm90::prefill {
 
-template <class T, class Bias>
+template <class T, class Bias, class Sm>
 class Consumer {
   using Slice = BiasSlice<T, Bias>;
+  static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
   static constexpr bool kBias = Slice::kBiased;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
-  __device__ __forceinline__ Consumer(const KernelParams& params, Shared& shared, int warp)
+  __device__ __forceinline__ Consumer(const KernelParams& params, Sm& shared, int warp)
       : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32), bias_(params, shared, warp, lane_) {
     row_a_ = warp_row(warp_, lane_ / 4, p_.group_log2);
     row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group_log2);
@@ -75,7 +77,7 @@ class Consumer {
     pack_probabilities();
     if (softmax_.grew) {
 #pragma unroll
-      for (int i = 0; i < 64; i += 4) {
+      for (int i = 0; i < kHeadDim / 2; i += 4) {
         o_[i] *= softmax_.keep_a, o_[i + 1] *= softmax_.keep_a;
         o_[i + 2] *= softmax_.keep_b, o_[i + 3] *= softmax_.keep_b;
       }
@@ -142,19 +144,20 @@ class Consumer {
   __device__ __forceinline__ void multiply_qk(bool accumulate) {
     // K as B [key][dim]: groups of 8 keys kKeyGroupBytes apart; 16 dims are 32 bytes of a line.
     const std::uint64_t k = gpu::wgmma_descriptor(gpu::smem_address(sm_.k[0]), 16, kKeyGroupBytes) +
-                            static_cast<std::uint64_t>(k_count_ % kStages * (kKvTileBytes >> 4));
+                            static_cast<std::uint64_t>(k_count_ % kStages * (Sm::kKvBytes >> 4));
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i)
-      gpu::wgmma_64x128x16<T, gpu::BMajor::kK>(s_, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4), i > 0 || accumulate);
+      gpu::wgmma_64xNx16<T, gpu::BMajor::kK, kTileKeys>(s_, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4),
+                                                        i > 0 || accumulate);
   }
 
   __device__ __forceinline__ void multiply_pv() {
     // V as B [key][dim], dim contiguous: 64 dims to the next line, 8 keys to the next group; a product takes two groups.
     const std::uint64_t v = gpu::wgmma_descriptor(gpu::smem_address(sm_.v[0]), kGroupLineBytes, kKeyGroupBytes) +
-                            static_cast<std::uint64_t>(v_count_ % kStages * (kKvTileBytes >> 4));
+                            static_cast<std::uint64_t>(v_count_ % kStages * (Sm::kKvBytes >> 4));
 #pragma unroll
     for (int i = 0; i < kTileKeys / 16; ++i)
-      gpu::wgmma_64x128x16<T, gpu::BMajor::kN>(o_, p_ops_[i], v + (i * 2 * kKeyGroupBytes >> 4), true);
+      gpu::wgmma_64xNx16<T, gpu::BMajor::kN, kHeadDim>(o_, p_ops_[i], v + (i * 2 * kKeyGroupBytes >> 4), true);
   }
 
   // ---------------------------------------------------------------- jobs
@@ -188,8 +191,8 @@ class Consumer {
 
   __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows& rows) {
     const int ring = job_idx % kJobRing;
-    write_rows<T>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.max_a, p_.scale),
-                  finish_row(row_b_, rows.sum_b, rows.max_b, p_.scale), lane_);
+    write_rows<T, kHeadDim>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.max_a, p_.scale),
+                            finish_row(row_b_, rows.sum_b, rows.max_b, p_.scale), lane_);
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
   }
@@ -209,11 +212,11 @@ class Consumer {
   // Two neighbouring score blocks are one A operand of 16 keys, register for register (index/frag.hpp).
   __device__ __forceinline__ void pack_probabilities() {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) p_ops_[i / 4][i % 4] = gpu::pack2<T>(s_[i * 2], s_[i * 2 + 1]);
+    for (int i = 0; i < kTileKeys / 4; ++i) p_ops_[i / 4][i % 4] = gpu::pack2<T>(s_[i * 2], s_[i * 2 + 1]);
   }
   __device__ __forceinline__ void clear_output() {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) o_[i] = 0.0f;
+    for (int i = 0; i < kHeadDim / 2; ++i) o_[i] = 0.0f;
   }
 
   __device__ __forceinline__ void wait_k() {
@@ -232,14 +235,14 @@ class Consumer {
   }
 
   const KernelParams& p_;
-  Shared& sm_;
+  Sm& sm_;
   const int warp_, lane_;
   int row_a_, row_b_;  // packed rows of the tile
 
-  float s_[64];                // scores, then probabilities, of tile_
-  float o_[64];                // output, not yet divided by the row sums
-  std::uint32_t p_ops_[8][4];  // probabilities of the tile before, as A operands
-  std::uint32_t q_[8][4];      // Q as A operands
+  float s_[kTileKeys / 2];                  // scores, then probabilities, of tile_
+  float o_[kHeadDim / 2];                   // output, not yet divided by the row sums
+  std::uint32_t p_ops_[kTileKeys / 16][4];  // probabilities of the tile before, as A operands
+  std::uint32_t q_[kHeadDim / 16][4];       // Q as A operands
   SoftmaxRows softmax_;
   Slice bias_;
 

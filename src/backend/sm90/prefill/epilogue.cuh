@@ -44,8 +44,8 @@ __device__ __forceinline__ void exchange_quad(std::uint32_t (&x)[4], int c) {
 }
 
 // kRow: 0 = row a (registers 4 b + {0, 1}), 1 = row b (4 b + {2, 3}).
-template <class T, int kRow>
-__device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r,
+template <class T, int kRow, int kDim>
+__device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& job, const float (&o)[kDim / 2], RowResult r,
                                               int lane) {
   const int c = lane % 4;
   const bool exists = r.row < job.n_rows;
@@ -54,15 +54,15 @@ __device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& 
   T* out = static_cast<T*>(const_cast<void*>(p.output.out.data)) + token * p.output.out.token_stride +
            head * p.output.out.head_stride;
 #pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
+  for (int part = 0; part < kDim / 32; ++part) {
     std::uint32_t x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int reg = (quarter * 4 + i) * 4 + kRow * 2;
+      const int reg = (part * 4 + i) * 4 + kRow * 2;
       x[i] = gpu::pack2<T>(o[reg] * r.scale, o[reg + 1] * r.scale);
     }
     exchange_quad(x, c);
-    T* target = out + (quarter * 4 + c) * 8;
+    T* target = out + (part * 4 + c) * 8;
     if (!exists) continue;
     if (p.output.out.aligned) {
       *reinterpret_cast<uint4*>(target) = make_uint4(x[0], x[1], x[2], x[3]);
@@ -76,30 +76,30 @@ __device__ __forceinline__ void write_out_row(const KernelParams& p, const Job& 
     p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = r.lse;
 }
 
-template <int kRow>
-__device__ __forceinline__ void write_part_row(const KernelParams& p, const Job& job, const float (&o)[64], RowResult r,
+template <int kRow, int kDim>
+__device__ __forceinline__ void write_part_row(const KernelParams& p, const Job& job, const float (&o)[kDim / 2], RowResult r,
                                                int lane) {
   if (r.row >= job.n_rows) return;
   const std::int64_t part_row = static_cast<std::int64_t>(job.slot) * kTileRows + r.row;
-  float* out = p.output.part_out + part_row * kHeadDim + lane % 4 * 2;
+  float* out = p.output.part_out + part_row * kDim + lane % 4 * 2;
 #pragma unroll
-  for (int block = 0; block < 16; ++block) {
+  for (int block = 0; block < kDim / 8; ++block) {
     const int reg = block * 4 + kRow * 2;
     *reinterpret_cast<float2*>(out + block * 8) = make_float2(o[reg] * r.scale, o[reg + 1] * r.scale);
   }
   if (lane % 4 == 0) p.output.part_lse[part_row] = r.lse;
 }
 
-template <class T>
-__device__ __forceinline__ void write_rows(const KernelParams& p, const Job& job, const float (&o)[64], RowResult a,
+template <class T, int kDim>
+__device__ __forceinline__ void write_rows(const KernelParams& p, const Job& job, const float (&o)[kDim / 2], RowResult a,
                                            RowResult b, int lane) {
   const bool whole = __shfl_sync(~0u, job.slot, 0) < 0;  // uniform to the compiler too: wgmma must not see divergence
   if (whole) {
-    write_out_row<T, 0>(p, job, o, a, lane);
-    write_out_row<T, 1>(p, job, o, b, lane);
+    write_out_row<T, 0, kDim>(p, job, o, a, lane);
+    write_out_row<T, 1, kDim>(p, job, o, b, lane);
   } else {
-    write_part_row<0>(p, job, o, a, lane);
-    write_part_row<1>(p, job, o, b, lane);
+    write_part_row<0, kDim>(p, job, o, a, lane);
+    write_part_row<1, kDim>(p, job, o, b, lane);
   }
 }
 

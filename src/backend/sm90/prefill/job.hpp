@@ -30,7 +30,7 @@ struct Job {
 // The group is a power of two here, so that rows become tokens by a shift.
 // Written field by field: the scheduler warp has few registers.
 FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int seq_begin, int group_log2, Range visible,
-                                    Range band, Job& job) {
+                                    Range band, int tile_keys, Job& job) {
   const int first_token = item.row_tile * (kTileRows >> group_log2);
   const Range tokens{first_token, first_token + ((item.n_rows + (1 << group_log2) - 1) >> group_log2)};
   job.n_rows = item.n_rows;
@@ -42,10 +42,10 @@ FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int s
   job.kv_len = lengths.kv_len;
   job.tiles = {item.tile_begin, item.tile_end};
   // Tiles that hide no pair.
-  const Range full_tiles = inner_tiles(full_keys(tokens, lengths, visible), kTileKeys);
+  const Range full_tiles = inner_tiles(full_keys(tokens, lengths, visible), tile_keys);
   // The smallest distance of a tile is q_pos(first token) - its last key; tiles below this one lie wholly past the band.
   const long long smallest_key = static_cast<long long>(job.first_pos) - band.end + 1;
-  const int band_begin = static_cast<int>(floor_div<long long>(smallest_key, kTileKeys));
+  const int band_begin = static_cast<int>(floor_div<long long>(smallest_key, tile_keys));
   // The tile that is visited first takes mask and bias whatever it holds: it shares its code with the end of the job before.
   job.loops.masked_to = clamp_to(full_tiles.end, job.tiles.begin, job.tiles.end - 1);
   job.loops.plain_to = max_of(job.tiles.begin, min_of(full_tiles.begin, job.loops.masked_to));

@@ -6,24 +6,24 @@ namespace flashrel::sm90::prefill {
 namespace {
 
 // Every part of every unit: the job's ranges say of each tile what classify says.
-void check_jobs(Lengths lengths, int group_log2, Range visible, Range band) {
+void check_jobs(int tile_keys, Lengths lengths, int group_log2, Range visible, Range band) {
   const int group = 1 << group_log2;
   ScheduleShape shape;
   shape.n_seqs = 1;
   shape.group = group;
   shape.tile_rows = kTileRows;
-  shape.tile_keys = kTileKeys;
+  shape.tile_keys = tile_keys;
   shape.visible = visible;
   shape.max_parts = 3;
   const auto emit = [&](const WorkItem& item) {
     Job job;
-    make_job(item, lengths, 1000, group_log2, visible, band, job);
+    make_job(item, lengths, 1000, group_log2, visible, band, tile_keys, job);
     const Range tokens = row_tokens({item.row_tile * kTileRows, item.row_tile * kTileRows + item.n_rows}, group);
     EXPECT_EQ(job.first_token, 1000 + tokens.begin);
     EXPECT_EQ(job.first_pos, q_pos(tokens.begin, lengths));
     EXPECT_EQ(job.tiles, (Range{item.tile_begin, item.tile_end}));
     for (int tile = job.tiles.begin; tile < job.tiles.end; ++tile) {
-      const Range keys{tile * kTileKeys, (tile + 1) * kTileKeys};
+      const Range keys{tile * tile_keys, (tile + 1) * tile_keys};
       const TileClass expected = classify(tokens, keys, lengths, visible, band);
       const bool first_visited = tile == job.tiles.end - 1;
       ASSERT_EQ(job.loops.masked(tile), expected.masked || first_visited)
@@ -50,12 +50,13 @@ void check_jobs(Lengths lengths, int group_log2, Range visible, Range band) {
 
 TEST(Sm90Job, RangesAgreeWithClassify) {
   const Range bands[] = {{0, 0}, {0, 1}, {0, 64}, {0, 128}, {0, 512}, {5, 300}, {-64, 200}};
-  for (int group_log2 : {0, 2, 3, 4})
-    for (int q_len : {1, 7, 16, 17, 65, 130})
-      for (int kv_len : {1, 63, 128, 129, 300, 700})
-        for (const Range visible :
-             {Range{0, kFar}, Range{0, 1}, Range{0, 128}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
-          for (const Range band : bands) check_jobs({q_len, kv_len}, group_log2, visible, band);
+  for (int tile_keys : {96, 128})
+    for (int group_log2 : {0, 2, 3, 4})
+      for (int q_len : {1, 7, 16, 17, 65, 130})
+        for (int kv_len : {1, 63, 128, 129, 300, 700})
+          for (const Range visible :
+               {Range{0, kFar}, Range{0, 1}, Range{0, 128}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
+            for (const Range band : bands) check_jobs(tile_keys, {q_len, kv_len}, group_log2, visible, band);
 }
 
 TEST(Sm90Job, LongSequences) {
@@ -63,12 +64,12 @@ TEST(Sm90Job, LongSequences) {
   item.row_tile = 3;
   item.n_rows = kTileRows;
   item.tile_begin = 0;
-  item.tile_end = kMaxLength / kTileKeys;
+  item.tile_end = kMaxLength / kMaxTileKeys;
   Job job;
-  make_job(item, {64, kMaxLength - 1}, 0, 3, {0, kFar}, {0, 1024}, job);
+  make_job(item, {64, kMaxLength - 1}, 0, 3, {0, kFar}, {0, 1024}, kMaxTileKeys, job);
   EXPECT_EQ(job.first_pos, kMaxLength - 1 - 64 + 48);
-  EXPECT_EQ(job.loops.masked_to, (job.first_pos + 1) / kTileKeys);
-  EXPECT_EQ(job.loops.biased_to, (job.first_pos - 1023) / kTileKeys);
+  EXPECT_EQ(job.loops.masked_to, (job.first_pos + 1) / kMaxTileKeys);
+  EXPECT_EQ(job.loops.biased_to, (job.first_pos - 1023) / kMaxTileKeys);
   EXPECT_EQ(job.loops.plain_to, 0);
 }
 

@@ -16,7 +16,8 @@
 
 namespace flashrel::sm90::prefill {
 
-__device__ __forceinline__ void init_barriers(Shared& sm) {
+template <class Sm>
+__device__ __forceinline__ void init_barriers(Sm& sm) {
   const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
   init(sm.q_full, 1);
   init(sm.q_empty, kConsumerWarps);
@@ -45,15 +46,17 @@ __device__ __forceinline__ void prefetch_maps(const KernelParams& p) {
   gpu::prefetch_tensor_map(p.q);
   gpu::prefetch_tensor_map(p.k);
   gpu::prefetch_tensor_map(p.v);
-  if constexpr (kIsFused<Bias>) gpu::prefetch_tensor_map(p.rel);
+  if constexpr (kRelSteps<Bias> > 0) gpu::prefetch_tensor_map(p.rel);
   if constexpr (kLogitBytes<Bias> != 0) gpu::prefetch_tensor_map(p.logits_map);
 }
 
-template <class T, class Bias>
+template <class T, class Bias, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_constant__ KernelParams p) {
   static_assert(kRegistersFit<Bias>);
+  constexpr int kSteps = kRelSteps<Bias>;
+  using Sm = Shared<kDim, tile_keys_of(kSteps)>;
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
-  Shared& sm = *reinterpret_cast<Shared*>(shared_memory);
+  Sm& sm = *reinterpret_cast<Sm*>(shared_memory);
   if (threadIdx.x == 0) init_barriers(sm);
   if (threadIdx.x == 32) prefetch_maps<Bias>(p);
   __syncthreads();
@@ -64,24 +67,24 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
     if (warp == 0)
       scheduler_warp<T>(p, sm);
     else if (warp == 1)
-      Loader(p, sm).run_keys(kIsFused<Bias>);
+      Loader<Sm>(p, sm).run_keys(rel_tile_bytes(kSteps));
     else if (warp == 2)
-      Loader(p, sm).run_values();
+      Loader<Sm>(p, sm).run_values();
     else
-      Follower<kLogitBytes<Bias>>(p, sm).run();
+      Follower<Sm, kLogitBytes<Bias>>(p, sm).run();
   } else {
     gpu::take_registers<kConsumerRegisters<Bias>>();
-    if constexpr (kIsFused<Bias>) {
-      build_proj<T>(p, proj_memory(sm), threadIdx.x - 128, 256);
+    if constexpr (kSteps > 0) {
+      build_proj<T, kSteps>(p, sm.proj(kSteps), threadIdx.x - 128, 256);
       gpu::named_barrier_sync(kProjBarrier, 256);
     }
-    Consumer<T, Bias>(p, sm, warp - 4).run();
+    Consumer<T, Bias, Sm>(p, sm, warp - 4).run();
   }
 }
 
-template <class T, class Bias>
+template <class T, class Bias, int kDim>
 const void* kernel_address() {
-  return reinterpret_cast<const void*>(&attention_kernel<T, Bias>);
+  return reinterpret_cast<const void*>(&attention_kernel<T, Bias, kDim>);
 }
 
 }  // namespace flashrel::sm90::prefill

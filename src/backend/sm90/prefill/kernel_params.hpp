@@ -18,9 +18,9 @@ struct LogitsParams {
 };
 
 // Maps (innermost dimension first; x runs over elements of a row):
-//   q    (64 x, head, token, 128-byte line)                    box (64, group, 128 / group, 2)
-//   k, v (x = head * head_stride + 64 line part, 8 slots, line, slot / 8, page)   box (64, 8, 2, keys / 8, 1)
-//   rel  (d_rel, head, token)                                  box (16, group, 128 / group)
+//   q    (64 x, head, token, 128-byte line)                    box (64, group, 128 / group, lines)
+//   k, v (x = head * head_stride + 64 line part, 8 slots, line, slot / 8, page)   box (64, 8, lines, keys / 8, 1)
+//   rel  (d_rel, head, token)                                  box (16 or 32, group, 128 / group)
 //   logits (rel_extent, head, token)                           box (entries of a slot's row, group, 1)
 struct KernelParams {
   CUtensorMap q, k, v;
@@ -36,10 +36,10 @@ struct KernelParams {
   Range band;  // empty without a bias
   int n_tokens = 0;
   int group = 1, group_log2 = 0;
-  int n_boxes = 1, keys_per_box = kTileKeys;  // of a key tile
-  int zero_page = 0;                          // page coordinate outside the cache: TMA fills zeros
-  int k_head_stride = 0, v_head_stride = 0;   // elements; 0 with one KV head
-  float scale = 0, scale_log2 = 0;            // softmax_scale; times log2(e)
+  int n_boxes = 1, keys_per_box = 8;         // of a key tile
+  int zero_page = 0;                         // page coordinate outside the cache: TMA fills zeros
+  int k_head_stride = 0, v_head_stride = 0;  // elements; 0 with one KV head
+  float scale = 0, scale_log2 = 0;           // softmax_scale; times log2(e)
 
   // With a bias. Scores are accumulated in units of 1 / softmax_scale, and so the bias enters.
   int rel_extent = 0;

@@ -18,8 +18,7 @@
 namespace flashrel::sm90::prefill {
 namespace {
 
-static_assert(fused_bytes(static_cast<int>(kMaxExtent)) <= kMaxSharedBytes);
-static_assert(static_cast<int>(sizeof(Shared)) + kLogitsBytes <= kMaxSharedBytes);
+static_assert(shared_bytes(128, kMaxTileKeys) + kLogitsBytes <= kMaxSharedBytes);
 
 Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
   const Strides& s = p.strides;
@@ -28,14 +27,14 @@ Status make_maps(const Problem& p, const Tensors& t, KernelParams& k) {
                                                 {{kLineElems, 0, kLineElems},
                                                  {p.n_q_heads, s.q_head, group},
                                                  {p.n_tokens, s.q_token, tile_tokens},
-                                                 {kLinesPerRow, kLineElems, kLinesPerRow}},
+                                                 {lines_per_row(p.head_dim), kLineElems, lines_per_row(p.head_dim)}},
                                                 gpu::Swizzle::k128Bytes, k.q));
   FLASHREL_RETURN_IF_ERROR(make_cache_maps(p, t, k.keys_per_box, gpu::L2Fetch::k256Bytes, k.k, k.v));
   if (p.bias == BiasMode::kFused)
-    FLASHREL_RETURN_IF_ERROR(
-        gpu::make_tensor_map("rel", t.rel, p.dtype,
-                             {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}},
-                             gpu::Swizzle::kNone, k.rel));
+    FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map(
+        "rel", t.rel, p.dtype,
+        {{p.d_rel, 0, rel_steps(p.d_rel) * kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}},
+        gpu::Swizzle::kNone, k.rel));
   if (p.bias == BiasMode::kLogits) {
     // One row a head for all tokens is a table of one token.
     const bool broadcast = s.rel_logits_token == 0;
@@ -93,8 +92,8 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.n_tokens = static_cast<int>(p.n_tokens);
   k.group = p.group();
   while ((1 << k.group_log2) < k.group) ++k.group_log2;
-  k.keys_per_box = box_keys(p.page_size);
-  k.n_boxes = kTileKeys / k.keys_per_box;
+  k.keys_per_box = box_keys(p.page_size, plan.policy.tile_keys);
+  k.n_boxes = plan.policy.tile_keys / k.keys_per_box;
   k.zero_page = static_cast<int>(max_of<std::int64_t>(1, p.n_pages));
   k.k_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.k_head) : 0;
   k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
@@ -105,27 +104,41 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   return k;
 }
 
-template <class T>
-const void* kernel_of(const Problem& p) {
-  switch (p.bias) {
-    case BiasMode::kNone: return kernel_address<T, NoBias>();
-    case BiasMode::kLogits:
-      if (p.rel_logits_dtype == DType::kFloat32) return kernel_address<T, LogitsBias<float>>();
-      return p.rel_logits_dtype == DType::kFloat16 ? kernel_address<T, LogitsBias<__half>>()
-                                                   : kernel_address<T, LogitsBias<__nv_bfloat16>>();
-    case BiasMode::kFused: break;
-  }
-  if (p.group() == 4) return kernel_address<T, FusedBias<4>>();
-  return p.group() == 8 ? kernel_address<T, FusedBias<8>>() : kernel_address<T, FusedBias<16>>();
+template <class T, int kDim, int kSteps>
+const void* fused_kernel(int group) {
+  if (group == 4) return kernel_address<T, FusedBias<4, kSteps>, kDim>();
+  return group == 8 ? kernel_address<T, FusedBias<8, kSteps>, kDim>() : kernel_address<T, FusedBias<16, kSteps>, kDim>();
 }
 
-int shared_bytes(const Problem& p) {
+template <class T, int kDim>
+const void* kernel_of(const Problem& p) {
   switch (p.bias) {
-    case BiasMode::kNone: return static_cast<int>(sizeof(Shared));
-    case BiasMode::kLogits: return static_cast<int>(sizeof(Shared)) + kLogitsBytes;
+    case BiasMode::kNone: return kernel_address<T, NoBias, kDim>();
+    case BiasMode::kLogits:
+      if (p.rel_logits_dtype == DType::kFloat32) return kernel_address<T, LogitsBias<float>, kDim>();
+      if constexpr (kDim == 128)
+        return p.rel_logits_dtype == DType::kFloat16 ? kernel_address<T, LogitsBias<__half>, kDim>()
+                                                     : kernel_address<T, LogitsBias<__nv_bfloat16>, kDim>();
+      return kernel_address<T, LogitsBias<T>, kDim>();
     case BiasMode::kFused: break;
   }
-  return fused_bytes(static_cast<int>(p.rel_extent));
+  if constexpr (kDim == 128)
+    if (rel_steps(p.d_rel) == 2) return fused_kernel<T, kDim, 2>(p.group());
+  return fused_kernel<T, kDim, 1>(p.group());
+}
+
+template <class T>
+const void* kernel_of_dim(const Problem& p) {
+  return p.head_dim == 64 ? kernel_of<T, 64>(p) : kernel_of<T, 128>(p);
+}
+
+int shared_bytes_of(const Problem& p) {
+  switch (p.bias) {
+    case BiasMode::kNone: return shared_bytes(p.head_dim, kMaxTileKeys);
+    case BiasMode::kLogits: return shared_bytes(p.head_dim, kMaxTileKeys) + kLogitsBytes;
+    case BiasMode::kFused: break;
+  }
+  return fused_bytes(p.head_dim, rel_steps(p.d_rel), static_cast<int>(p.rel_extent));
 }
 
 }  // namespace
@@ -140,11 +153,12 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
   KernelParams params = make_params(problem, tensors, plan, memory);
   FLASHREL_RETURN_IF_ERROR(make_maps(problem, tensors, params));
 
-  const void* kernel = problem.dtype == DType::kBFloat16 ? kernel_of<__nv_bfloat16>(problem) : kernel_of<__half>(problem);
+  const void* kernel =
+      problem.dtype == DType::kBFloat16 ? kernel_of_dim<__nv_bfloat16>(problem) : kernel_of_dim<__half>(problem);
   LaunchShape shape;
   shape.n_blocks = static_cast<int>(min_of<std::int64_t>(plan.policy.n_workers, plan.bounds.n_items));
   shape.n_threads = kThreads;
-  shape.shared_bytes = shared_bytes(problem);
+  shape.shared_bytes = shared_bytes_of(problem);
   // Starts while the schedule kernel runs: barriers, proj^T and the launch itself are out of the way when the items are there.
   // Where no schedule kernel was launched just before, the kernel before this one is the caller's and may have written proj.
   shape.overlaps = !memory.schedule_is_shared && !params.schedules_itself;

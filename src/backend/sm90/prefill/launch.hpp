@@ -11,15 +11,16 @@ namespace flashrel::sm90::prefill {
 inline constexpr int kThreads = 384;  // three warpgroups
 // How the bias of a kernel instance comes.
 struct NoBias {};
-template <int kGroup>
-struct FusedBias {};  // rel and rel_proj, 4, 8 or 16 query heads a KV head
+template <int kGroup, int kSteps>
+struct FusedBias {};  // rel and rel_proj, 4, 8 or 16 query heads a KV head; steps of 16 values of d_rel
 template <class Logit>
 struct LogitsBias {};  // rel_logits of type Logit
 
+// 0 = another mode.
 template <class Bias>
-inline constexpr bool kIsFused = false;
-template <int kGroup>
-inline constexpr bool kIsFused<FusedBias<kGroup>> = true;
+inline constexpr int kRelSteps = 0;
+template <int kGroup, int kSteps>
+inline constexpr int kRelSteps<FusedBias<kGroup, kSteps>> = kSteps;
 // Bytes of an entry of rel_logits; 0 = another mode.
 template <class Bias>
 inline constexpr int kLogitBytes = 0;
@@ -29,14 +30,14 @@ inline constexpr int kLogitBytes<LogitsBias<Logit>> = sizeof(Logit);
 // A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around. The consumers of the
 // fused bias need all that they can get; elsewhere the loading warps do better with more than 24.
 template <class Bias>
-inline constexpr int kOtherRegisters = kIsFused<Bias> ? 24 : 40;
+inline constexpr int kOtherRegisters = kRelSteps<Bias> == 1 ? 24 : 40;
 template <class Bias>
-inline constexpr int kConsumerRegisters = kIsFused<Bias> ? 240 : 232;
+inline constexpr int kConsumerRegisters = kRelSteps<Bias> == 1 ? 240 : 232;
 template <class Bias>
 inline constexpr bool kRegistersFit = kOtherRegisters<Bias> + 2 * kConsumerRegisters<Bias> <= 3 * (65536 / kThreads / 8 * 8);
 
-// Address of attention_kernel<T, Bias>, instantiated in instances/: a missing instance is a link error.
-template <class T, class Bias>
+// Address of attention_kernel<T, Bias, kDim>, instantiated in instances/: a missing instance is a link error.
+template <class T, class Bias, int kDim>
 const void* kernel_address();
 
 // Where no unit can be cut and every CTA has one item at most, the CTAs find their items themselves: a kernel less, which

@@ -13,19 +13,22 @@
 
 namespace flashrel::sm90::prefill {
 
+template <class Sm>
 class Loader {
+  static constexpr int kTileKeys = Sm::kKeys, kKvBytes = Sm::kKvBytes;
+
  public:
-  __device__ __forceinline__ Loader(const KernelParams& params, Shared& shared)
+  __device__ __forceinline__ Loader(const KernelParams& params, Sm& shared)
       : p_(params), sm_(shared), lane_(threadIdx.x % 32) {}
 
-  // Q and rel, then K from the last tile to the first.
-  __device__ __forceinline__ void run_keys(bool with_rel) {
+  // Q and `rel_bytes` of rel, then K from the last tile to the first.
+  __device__ __forceinline__ void run_keys(int rel_bytes) {
     for (int job_idx = 0;; ++job_idx) {
       const Job& job = open_job(job_idx);
       if (job.n_rows == 0) return;
       if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_taken));
       Place place = find_box(job, job.tiles.end - 1);
-      load_q(job, job_idx, with_rel);
+      load_q(job, job_idx, rel_bytes);
       const int first = job.tiles.begin;
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
         const Place next = find_box(job, tile - 1);  // page numbers are read one step before they are needed
@@ -64,7 +67,7 @@ class Loader {
   __device__ __forceinline__ Place find_box(const Job& job, int tile) const {
     Place place{p_.zero_page, 0};
     if (tile < job.tiles.begin || lane_ >= p_.n_boxes) return place;
-    const Box box = tile_box(tile, lane_, p_.keys_per_box, p_.batch.page_size, job.seen);
+    const Box box = box_at(tile * kTileKeys + lane_ * p_.keys_per_box, p_.keys_per_box, p_.batch.page_size, job.seen);
     place.slot = box.slot;
     if (!box.needed || box.entry >= p_.batch.max_pages) return place;
     const int page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
@@ -72,14 +75,14 @@ class Loader {
     return place;
   }
 
-  __device__ __forceinline__ void load_q(const Job& job, int job_idx, bool with_rel) {
+  __device__ __forceinline__ void load_q(const Job& job, int job_idx, int rel_bytes) {
     const std::uint32_t full = gpu::smem_address(&sm_.q_full);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.q_empty), (job_idx & 1) ^ 1);
     if (lane_ == 0) {
-      gpu::mbarrier_arrive_expect(full, with_rel ? kQTileBytes + kRelTileBytes : kQTileBytes);
+      gpu::mbarrier_arrive_expect(full, sizeof(sm_.q) + rel_bytes);
       const int head = job.kv_head * p_.group;
       gpu::tma_load_4d(gpu::smem_address(sm_.q), p_.q, full, 0, head, job.first_token, 0);
-      if (with_rel) gpu::tma_load_3d(gpu::smem_address(rel_memory(sm_)), p_.rel, full, 0, head, job.first_token);
+      if (rel_bytes > 0) gpu::tma_load_3d(gpu::smem_address(sm_.rel()), p_.rel, full, 0, head, job.first_token);
     }
   }
 
@@ -87,7 +90,7 @@ class Loader {
   __device__ __forceinline__ void load_box(std::uint32_t tile_smem, const CUtensorMap& map, std::uint32_t bar, int x,
                                            Place place) {
     if (lane_ < p_.n_boxes) {
-      const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup);
+      const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKvBytes / kTileKeys);
       gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, place.page);
     }
   }
@@ -96,7 +99,7 @@ class Loader {
     const int stage = n_tiles_ % kStages;
     const std::uint32_t full = gpu::smem_address(&sm_.k_full[stage]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.k_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
-    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvTileBytes);
+    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes);
     __syncwarp();  // SYNC: bytes are announced before the first copy may bring any
     load_box(gpu::smem_address(sm_.k[stage]), p_.k, full, job.kv_head * p_.k_head_stride, place);
     ++n_tiles_;
@@ -112,24 +115,26 @@ class Loader {
       gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_empty), (n_dirty_ & 1) ^ 1);
       ++n_dirty_;
     }
-    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvTileBytes);
+    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes);
     __syncwarp();  // SYNC: as in load_k
     load_box(gpu::smem_address(sm_.v[stage]), p_.v, full, job.kv_head * p_.v_head_stride, place);
     ++n_tiles_;
   }
 
   const KernelParams& p_;
-  Shared& sm_;
+  Sm& sm_;
   const int lane_;
   std::uint32_t n_tiles_ = 0, n_dirty_ = 0;  // so far; stage = n % kStages, phase = n / kStages & 1
 };
 
 // Follows the loaders from tile to tile: brings the rel_logits of tiles that need them, and zeroes the rows of V that hold keys
 // which nobody sees. kLogitBytes: of an entry of rel_logits, 0 in the other modes.
-template <int kLogitBytes>
+template <class Sm, int kLogitBytes>
 class Follower {
+  static constexpr int kTileKeys = Sm::kKeys;
+
  public:
-  __device__ __forceinline__ Follower(const KernelParams& params, Shared& shared)
+  __device__ __forceinline__ Follower(const KernelParams& params, Sm& shared)
       : p_(params), sm_(shared), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
@@ -180,13 +185,15 @@ class Follower {
   }
 
   __device__ __forceinline__ void clean(int stage, Range keep) {
-    const int row_in_pair = lane_ / 16, line = lane_ / 8 % 2, chunk = lane_ % 8;
+    // 16 bytes a lane: two rows of 256 bytes at once, or four of 128.
+    constexpr int kRows = 4 / lines_per_row(Sm::kHeadDim);
+    const int row_in_turn = lane_ / (32 / kRows), line = kRows == 2 ? lane_ / 8 % 2 : 0, chunk = lane_ % 8;
     gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_full), n_dirty_ & 1);
     ++n_dirty_;
-    for (int pair = 0; pair < kTileKeys; pair += 2) {
-      const int row = pair + row_in_pair;
+    for (int turn = 0; turn < kTileKeys; turn += kRows) {
+      const int row = turn + row_in_turn;
       if (!keep.contains(row))
-        *reinterpret_cast<uint4*>(sm_.v[stage] + kv_offset_bytes(row, line, chunk)) = make_uint4(0, 0, 0, 0);
+        *reinterpret_cast<uint4*>(sm_.v[stage] + kv_offset_bytes(Sm::kHeadDim, row, line, chunk)) = make_uint4(0, 0, 0, 0);
     }
     gpu::fence_async_proxy();  // SYNC: these writes before the consumers' wgmma reads, through v_full
     __syncwarp();
@@ -197,7 +204,7 @@ class Follower {
   }
 
   const KernelParams& p_;
-  Shared& sm_;
+  Sm& sm_;
   const int lane_;
   std::uint32_t n_dirty_ = 0;
   int n_logits_ = 0;  // tiles with rel_logits so far

@@ -17,6 +17,8 @@
 
 namespace flashrel::sm90::prefill {
 
+inline constexpr int kKeyBlocks = kMaxTileKeys / kBlockKeys;
+
 // The slot of a warp's next tile: waits until it is full. A wait tells a phase only from the one before; that the slot's last
 // user, one of the warps that read before this one, was served is known from the turns (consumer.cuh).
 struct LogitsSlot {
@@ -24,7 +26,8 @@ struct LogitsSlot {
   std::uint32_t address;
   std::uint32_t empty;  // mbarrier
 
-  __device__ __forceinline__ LogitsSlot(const KernelParams& p, Shared& sm, std::uint32_t n_used, int warp) {
+  template <class Sm>
+  __device__ __forceinline__ LogitsSlot(const KernelParams& p, Sm& sm, std::uint32_t n_used, int warp) {
     const int n = static_cast<int>(n_used) * kConsumerWarps + warp;
     const int turn = p.logits.n_slots.quotient(n), slot = n - turn * static_cast<int>(p.logits.n_slots.divisor);
     gpu::mbarrier_wait(gpu::smem_address(&sm.logits_full[slot]), turn & 1);
@@ -50,9 +53,11 @@ struct BiasSlice<T, LogitsBias<Logit>> {
   std::uint32_t pick[2];     // B
   std::uint32_t n_used = 0;  // slots of this warp so far
 
-  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared&, int, int) {}
+  template <class Sm>
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Sm&, int, int) {}
 
-  __device__ __forceinline__ void open(const KernelParams& p, const Shared&, const Job& job, int warp, int lane) {
+  template <class Sm>
+  __device__ __forceinline__ void open(const KernelParams& p, Sm&, const Job& job, int warp, int lane) {
     const int shift = logits_place(job.first_pos, static_cast<int>(p.rel_zero), warp, 0, p.rel_extent, 8).shift;
     const int entry = shift + 7 - lane / 4;  // of this lane's column
 #pragma unroll
@@ -63,7 +68,8 @@ struct BiasSlice<T, LogitsBias<Logit>> {
   }
 
   // s = bias of the next slot, in units of 1 / softmax_scale.
-  __device__ __forceinline__ void scores(const KernelParams& p, Shared& sm, float (&s)[64], int, int warp, int lane) {
+  template <class Sm>
+  __device__ __forceinline__ void scores(const KernelParams& p, Sm& sm, float (&s)[64], int, int warp, int lane) {
     const LogitsSlot slot(p, sm, n_used++, warp);
     const int row = lane % 16;
     const std::uint32_t base = slot.address + row * p.logits.row_bytes + (row >> p.group_log2) * 16;
@@ -121,17 +127,20 @@ struct BiasSlice<T, LogitsBias<float>> {
   int shift = 0;
   std::uint32_t n_used = 0;
 
-  __device__ __forceinline__ BiasSlice(const KernelParams&, Shared&, int, int) {}
+  template <class Sm>
+  __device__ __forceinline__ BiasSlice(const KernelParams&, Sm&, int, int) {}
 
-  __device__ __forceinline__ void open(const KernelParams& p, const Shared&, const Job& job, int warp, int) {
+  template <class Sm>
+  __device__ __forceinline__ void open(const KernelParams& p, Sm&, const Job& job, int warp, int) {
     shift = logits_place(job.first_pos, static_cast<int>(p.rel_zero), warp, 0, p.rel_extent, 4).shift;
   }
 
-  __device__ __forceinline__ void scores(const KernelParams& p, Shared& sm, float (&s)[64], int, int warp, int lane) {
+  template <class Sm>
+  __device__ __forceinline__ void scores(const KernelParams& p, Sm& sm, float (&s)[64], int, int warp, int lane) {
     const LogitsSlot slot(p, sm, n_used++, warp);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half, last = kTileKeys - 1;
+      const int row = lane / 4 + 8 * half, last = kMaxTileKeys - 1;
       const float* entries =
           reinterpret_cast<const float*>(slot.memory + row * p.logits.row_bytes) +
           logits_entry(shift, row, last - 7 + lane % 4 * 2, p.group_log2);  // of the first column in the last block

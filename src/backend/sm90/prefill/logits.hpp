@@ -46,7 +46,7 @@ struct LogitsPlace {
 // `unit`: entries of 16 bytes. A start far from the table is moved to where all is zero, so that it fits a coordinate.
 // In 32 bits, because the loader has few registers: no position and no key reaches 2^30, and |rel_zero| < kMaxRelZero.
 FLASHREL_HD constexpr LogitsPlace logits_place(int first_pos, int rel_zero, int warp, int tile, int extent, int unit) {
-  const int entry = first_pos - tile * kTileKeys + warp - (kTileKeys - 1) + rel_zero;
+  const int entry = first_pos - tile * kMaxTileKeys + warp - (kMaxTileKeys - 1) + rel_zero;
   const int shift = entry & (unit - 1);
   constexpr int kFarBelow = -512;  // no row is longer
   return {clamp_to(entry - shift, kFarBelow, round_up(extent, unit)), shift};
@@ -54,7 +54,7 @@ FLASHREL_HD constexpr LogitsPlace logits_place(int first_pos, int rel_zero, int 
 
 // Entry of a row of a slot that key column `column` of warp row `row` takes.
 FLASHREL_HD constexpr int logits_entry(int shift, int row, int column, int group_log2) {
-  return shift + (row >> group_log2) * kConsumerWarps + kTileKeys - 1 - column;
+  return shift + (row >> group_log2) * kConsumerWarps + kMaxTileKeys - 1 - column;
 }
 
 }  // namespace flashrel::sm90::prefill

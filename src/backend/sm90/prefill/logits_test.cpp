@@ -28,12 +28,12 @@ void check_tile(int entry_bytes, int group_log2, int first_pos, int rel_zero, in
     const auto slot = fill_slot(ring, place, extent);
     for (int row = 0; row < kWarpRows; ++row) {
       const int token = warp_row(warp, row, group_log2) >> group_log2;
-      for (int column = 0; column < kTileKeys; ++column) {
+      for (int column = 0; column < kMaxTileKeys; ++column) {
         const int at = logits_entry(place.shift, row, column, group_log2);
         ASSERT_GE(at, 0);
         ASSERT_LT(at, ring.row_entries);
         const long long index =
-            static_cast<long long>(first_pos) + rel_zero + token - (static_cast<long long>(tile) * kTileKeys + column);
+            static_cast<long long>(first_pos) + rel_zero + token - (static_cast<long long>(tile) * kMaxTileKeys + column);
         ASSERT_EQ(slot[static_cast<std::size_t>(at)], index >= 0 && index < extent ? index : kZero)
             << entry_bytes << " bytes, group 2^" << group_log2 << ", extent " << extent << ", first_pos " << first_pos
             << ", rel_zero " << rel_zero << ", tile " << tile << ", warp " << warp << ", row " << row << ", column " << column;
@@ -53,7 +53,7 @@ TEST(Sm90Logits, EveryScoreFindsTheEntryOfItsDistance) {
 TEST(Sm90Logits, FarFromTheTable) {
   for (int rel_zero : {1 - kMaxRelZero, 0, kMaxRelZero - 1})
     for (int first_pos : {1 - kMaxLength, 0, kMaxLength - 1})
-      for (int tile : {0, 5, kMaxLength / kTileKeys - 1}) {
+      for (int tile : {0, 5, kMaxLength / kMaxTileKeys - 1}) {
         if (first_pos < 0 && tile > 5) continue;  // keys end where positions do
         check_tile(2, 3, first_pos, rel_zero, tile, kMaxLength - 1);
         check_tile(4, 0, first_pos, rel_zero, tile, 1);

@@ -11,7 +11,7 @@
 namespace flashrel::sm90::prefill {
 
 // Zeros and lse = -inf for rows without a visible key.
-template <class T>
+template <class T, int kDim>
 __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Job& job) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -25,7 +25,7 @@ __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Jo
     T* out = static_cast<T*>(const_cast<void*>(p.output.out.data)) + token * p.output.out.token_stride +
              head * p.output.out.head_stride;
 #pragma unroll 1
-    for (int i = lane; i < kHeadDim; i += 32) out[i] = T(0.0f);
+    for (int i = lane; i < kDim; i += 32) out[i] = T(0.0f);
     if (p.output.lse != nullptr && lane == 0)
       p.output.lse[token * p.output.lse_token_stride + head * p.output.lse_head_stride] = kEmptyLse;
   }
@@ -52,16 +52,17 @@ __device__ __forceinline__ bool find_item(const KernelParams& p, int index, Work
   return true;
 }
 
+template <int kKeys>
 __device__ __forceinline__ void read_job(const KernelParams& p, const WorkItem& item, Job& job) {
   const int seq_begin = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
-  make_job(item, p.batch.lengths(item.seq), seq_begin, p.group_log2, p.visible, p.band, job);
+  make_job(item, p.batch.lengths(item.seq), seq_begin, p.group_log2, p.visible, p.band, kKeys, job);
   // Prefix sums that point past the tensors give an unspecified result, but never an access outside.
   const int n_tokens_there = job.first_token < 0 ? 0 : clamp_to(p.n_tokens - job.first_token, 0, kTileRows);
   job.n_rows = min_of(job.n_rows, n_tokens_there << p.group_log2);
 }
 
-template <class T>
-__device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm) {
+template <class T, class Sm>
+__device__ __forceinline__ void scheduler_warp(const KernelParams& p, Sm& sm) {
   // SYNC: the kernel may have started before the schedule kernel ended (launch.cu). All else that this kernel reads was there
   // before that one began, and nothing but proj is touched before the first job.
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -74,15 +75,15 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Shared& sm
     if (p.schedules_itself) {
       WorkItem item;
       more = find_item(p, item_index, item);
-      if (lane == 0 && more) read_job(p, item, job);
+      if (lane == 0 && more) read_job<Sm::kKeys>(p, item, job);
     } else {
       more = item_index < p.work.header->n_items;
-      if (lane == 0 && more) read_job(p, p.work.items[item_index], job);
+      if (lane == 0 && more) read_job<Sm::kKeys>(p, p.work.items[item_index], job);
     }
     if (lane == 0 && !more) job.n_rows = 0;
     __syncwarp();
     if (more && (job.n_rows == 0 || job.tiles.empty())) {
-      write_empty_rows<T>(p, job);
+      write_empty_rows<T, Sm::kHeadDim>(p, job);
       __syncwarp();
     } else {
       if (lane == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[job_idx % kJobRing]));

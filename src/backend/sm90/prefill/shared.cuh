@@ -34,26 +34,28 @@ namespace flashrel::sm90::prefill {
 inline constexpr int kJobRing = 4;  // being finished, being computed, being loaded, being made
 inline constexpr int kTurnBarrier = 1, kProjBarrier = 3;
 
+template <int kDim, int kTileKeys>
 struct alignas(1024) Shared {
-  std::uint8_t q[kQTileBytes];            // LAYOUT: tiles.hpp
-  std::uint8_t k[kStages][kKvTileBytes];  // LAYOUT: tiles.hpp
-  std::uint8_t v[kStages][kKvTileBytes];  // LAYOUT: tiles.hpp
+  static constexpr int kHeadDim = kDim, kKeys = kTileKeys;
+  static constexpr int kKvBytes = kv_tile_bytes(kDim, kTileKeys);
+  std::uint8_t q[q_tile_bytes(kDim)];  // LAYOUT: tiles.hpp
+  std::uint8_t k[kStages][kKvBytes];   // LAYOUT: tiles.hpp
+  std::uint8_t v[kStages][kKvBytes];   // LAYOUT: tiles.hpp
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   std::uint64_t logits_full[kMaxLogitsSlots], logits_empty[kMaxLogitsSlots];
   std::uint64_t dirty_full, dirty_empty;
   std::uint64_t job_full[kJobRing], job_empty[kJobRing], job_taken;
   Job jobs[kJobRing];
-  // LAYOUT, mode fused: rel [packed row][16], then proj^T [kProjPad + i][16] = rel_proj[:, i], and rows around (shear.hpp).
-  // Mode logits: a ring of slots (logits.hpp).
+  // LAYOUT, mode fused: rel [packed row][d], then proj^T [kProjPad + i][d] = rel_proj[:, i], and rows around (shear.hpp); d =
+  // 16 or 32. Mode logits: a ring of slots (logits.hpp).
   alignas(1024) std::uint8_t bias[];
+
+  __device__ __forceinline__ std::uint8_t* rel() { return bias; }
+  __device__ __forceinline__ std::uint8_t* proj(int steps) { return bias + rel_tile_bytes(steps); }
 };
-
-__device__ __forceinline__ const std::uint8_t* rel_memory(const Shared& sm) { return sm.bias; }
-__device__ __forceinline__ std::uint8_t* proj_memory(Shared& sm) { return sm.bias + kRelTileBytes; }
-
-constexpr int fused_bytes(int rel_extent) {
-  return static_cast<int>(sizeof(Shared)) + kRelTileBytes + proj_rows(rel_extent) * kRelRowBytes;
-}
+template <int kDim, int kTileKeys>
+inline constexpr bool kSizeIsRight = sizeof(Shared<kDim, kTileKeys>) == shared_bytes(kDim, kTileKeys);
+static_assert(kSizeIsRight<128, 128> && kSizeIsRight<128, 96> && kSizeIsRight<64, 128>);
 
 }  // namespace flashrel::sm90::prefill

@@ -15,17 +15,18 @@ long long stored_entry(int i, int extent) {
 }
 
 // Every score of a tile must get the entry of its own distance, or zero outside the band, wherever tile and token stand.
-void check_tile(int group, int extent, long long first_pos, int tile, long long rel_zero) {
-  const int origin = clamped_origin(first_pos + rel_zero - static_cast<long long>(tile) * kTileKeys, extent);
+void check_tile(int tile_keys, int group, int extent, long long first_pos, int tile, long long rel_zero) {
+  const int n_blocks = tile_keys / kBlockKeys;
+  const int origin = clamped_origin(first_pos + rel_zero - static_cast<long long>(tile) * tile_keys, extent);
   for (int warp = 0; warp < kConsumerWarps; ++warp)
     for (int row = 0; row < kWarpRows; ++row)
-      for (int block = 0; block < kKeyBlocks; ++block)
+      for (int block = 0; block < n_blocks; ++block)
         for (int column = 0; column < kBlockKeys; ++column) {
           const int fragment = fragment_of(block, row, group);
           ASSERT_GE(fragment, first_fragment(group));
-          ASSERT_LT(fragment, kKeyBlocks);
+          ASSERT_LT(fragment, n_blocks);
           const int token = warp_row(warp, row, group == 16 ? 4 : group == 8 ? 3 : 2) / group;
-          const long long key = static_cast<long long>(tile) * kTileKeys + block * kBlockKeys + column;
+          const long long key = static_cast<long long>(tile) * tile_keys + block * kBlockKeys + column;
           const long long index = first_pos + token - key + rel_zero;
           const long long expected = index >= 0 && index < extent ? index : -1;
           ASSERT_EQ(stored_entry(proj_entry(origin, warp, fragment, column), extent), expected)
@@ -35,26 +36,29 @@ void check_tile(int group, int extent, long long first_pos, int tile, long long 
 }
 
 TEST(Sm90Shear, EveryScoreGetsTheEntryOfItsDistance) {
-  for (int group : {4, 8, 16})
-    for (int extent : {1, 2, 64, 127, 128, 129, 512, 1024})
-      for (int tile = 0; tile < 4; ++tile)
-        for (int first_pos : {-200, -1, 0, 1, 5, 126, 127, 128, 129, 255, 300, 511, 640, 1151, 1152, 1153, 1400, 5000})
-          check_tile(group, extent, first_pos, tile, 0);
+  for (int tile_keys : {96, 128})
+    for (int group : {4, 8, 16})
+      for (int extent : {1, 2, 64, 127, 128, 129, 512, 1024})
+        for (int tile = 0; tile < 4; ++tile)
+          for (int first_pos : {-200, -1, 0, 1, 5, 126, 127, 128, 129, 255, 300, 511, 640, 1151, 1152, 1153, 1400, 5000})
+            check_tile(tile_keys, group, extent, first_pos, tile, 0);
 }
 
 TEST(Sm90Shear, FarFromTheBandAndWithAnOrigin) {
-  for (int group : {4, 8, 16})
-    for (long long rel_zero : {-1000000000ll, -700ll, -3ll, 64ll, 511ll, 1000000000ll})
-      for (long long first_pos : {-1000000000ll, 0ll, 700ll, 1000000000ll}) {
-        const long long near = (first_pos + rel_zero) / kTileKeys;
-        for (long long tile : {0ll, near - 1, near, near + 1, 8000000ll})
-          if (tile >= 0 && tile < kMaxLength / kTileKeys) check_tile(group, 1024, first_pos, static_cast<int>(tile), rel_zero);
-      }
+  for (int tile_keys : {96, 128})
+    for (int group : {4, 8, 16})
+      for (long long rel_zero : {-1000000000ll, -700ll, -3ll, 64ll, 511ll, 1000000000ll})
+        for (long long first_pos : {-1000000000ll, 0ll, 700ll, 1000000000ll}) {
+          const long long near = (first_pos + rel_zero) / tile_keys;
+          for (long long tile : {0ll, near - 1, near, near + 1, 8000000ll})
+            if (tile >= 0 && tile < kMaxLength / tile_keys)
+              check_tile(tile_keys, group, 1024, first_pos, static_cast<int>(tile), rel_zero);
+        }
 }
 
 // The kernel's group 4 code takes fragments f and f + 1 for blocks f + 1 (rows 0-7) and f + 3 (rows 8-15).
 TEST(Sm90Shear, QuartersOfGroupFour) {
-  for (int f = first_fragment(4); f < kKeyBlocks; ++f) {
+  for (int f = first_fragment(4); f < kMaxTileKeys / kBlockKeys; ++f) {
     EXPECT_EQ(fragment_of(f + 1, 0, 4), f + 1);
     EXPECT_EQ(fragment_of(f + 1, 4, 4), f);
     EXPECT_EQ(fragment_of(f + 3, 8, 4), f + 1);

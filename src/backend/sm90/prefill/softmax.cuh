@@ -9,9 +9,10 @@
 namespace flashrel::sm90::prefill {
 
 // Hidden scores become -inf, whatever they were. `a`, `b`: the columns that the two rows see (tiles.hpp, lane_columns).
-__device__ __forceinline__ void mask_scores(float (&s)[64], std::uint32_t a, std::uint32_t b) {
+template <int kScores>
+__device__ __forceinline__ void mask_scores(float (&s)[kScores], std::uint32_t a, std::uint32_t b) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
+  for (int i = 0; i < kScores / 2; ++i) {
     const int reg = i / 2 * 4 + i % 2;
     if ((a >> i & 1) == 0) s[reg] = kEmptyLse;
     if ((b >> i & 1) == 0) s[reg + 2] = kEmptyLse;
@@ -27,11 +28,11 @@ struct SoftmaxRows {
 
   // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMayBeEmpty: all of a row's
   // scores may be -inf; its probabilities are 0 then, even while its reference is still -inf.
-  template <bool kFirst, bool kMayBeEmpty>
-  __device__ __forceinline__ void update(float (&s)[64], float scale_log2) {
+  template <bool kFirst, bool kMayBeEmpty, int kScores>
+  __device__ __forceinline__ void update(float (&s)[kScores], float scale_log2) {
     float a = s[0], b = s[2];
 #pragma unroll
-    for (int i = 0; i < 64; i += 4) {
+    for (int i = 0; i < kScores; i += 4) {
       a = fmaxf(a, fmaxf(s[i], s[i + 1]));
       b = fmaxf(b, fmaxf(s[i + 2], s[i + 3]));
     }
@@ -47,7 +48,7 @@ struct SoftmaxRows {
       shift_b = b == kEmptyLse ? 0.0f : shift_b;
     }
 #pragma unroll
-    for (int i = 0; i < 64; i += 4) {
+    for (int i = 0; i < kScores; i += 4) {
       s[i] = gpu::exp2_approx(s[i] * scale_log2 - shift_a);
       s[i + 1] = gpu::exp2_approx(s[i + 1] * scale_log2 - shift_a);
       s[i + 2] = gpu::exp2_approx(s[i + 2] * scale_log2 - shift_b);
@@ -55,7 +56,7 @@ struct SoftmaxRows {
     }
     float added_a = 0, added_b = 0;
 #pragma unroll
-    for (int i = 0; i < 64; i += 4) {
+    for (int i = 0; i < kScores; i += 4) {
       added_a += s[i], added_a += s[i + 1];
       added_b += s[i + 2], added_b += s[i + 3];
     }

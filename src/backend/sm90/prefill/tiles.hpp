@@ -14,10 +14,14 @@
 namespace flashrel::sm90::prefill {
 
 inline constexpr int kTileRows = 128;  // packed rows (index/rows.hpp) of one work item
-inline constexpr int kTileKeys = 128;
-inline constexpr int kStages = 2;  // of K and of V
-// proj^T stays in shared memory: what the tiles leave of 227 KiB, less its zero rows (shared.cuh asserts it).
-inline constexpr std::int64_t kMaxExtent = 1664;
+inline constexpr int kStages = 2;      // of K and of V
+
+// rel and proj^T come in `steps` of kRelDim values: one, or two where d_rel is larger.
+constexpr int rel_steps(int d_rel) { return d_rel <= kRelDim ? 1 : 2; }
+// Keys of a tile. Beside two steps a tile of 128 keys has neither the registers (spills in every form tried) nor, for models'
+// extents, the shared memory. `steps` is 0 where the bias is not fused.
+inline constexpr int kMaxTileKeys = 128;
+constexpr int tile_keys_of(int steps) { return steps < 2 ? kMaxTileKeys : 96; }
 
 // ---------------------------------------------------------------- rows
 // Eight consumer warps of 16 rows each. The rows of a warp are tokens 8 apart, so that one warp's biases are the same
@@ -30,7 +34,7 @@ FLASHREL_HD constexpr int warp_row(int warp, int row, int group_log2) {
   return ((warp + kConsumerWarps * (row >> group_log2)) << group_log2) + (row & ((1 << group_log2) - 1));
 }
 
-// A lane of a consumer warp holds 32 columns of a tile: 8 b + i of its own origin, bit 2 b + i of a mask (b < 16, i < 2).
+// A lane of a consumer warp holds up to 32 columns of a tile: 8 b + i of its own origin, bit 2 b + i of a mask (b < 16, i < 2).
 // Those inside `columns`, which count from the lane's first.
 FLASHREL_HD constexpr std::uint32_t lane_columns_below(int column) {
   if (column <= 0) return 0;
@@ -42,21 +46,39 @@ FLASHREL_HD constexpr std::uint32_t lane_columns(Range columns) {
 }
 
 // ---------------------------------------------------------------- shared memory
-// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16], not
+// Rows of 64 dims are one line, rows of 128 two.
+FLASHREL_HD constexpr int lines_per_row(int head_dim) { return head_dim / kLineElems; }
+// From one group of keys to the next.
+FLASHREL_HD constexpr int key_group_bytes(int head_dim) { return lines_per_row(head_dim) * kGroupLineBytes; }
+// backend/sm90/tiles.hpp, for both sizes of a row.
+FLASHREL_HD constexpr int kv_offset_bytes(int head_dim, int key, int line, int chunk) {
+  return key / kKeysPerGroup * key_group_bytes(head_dim) + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
+         swizzled_chunk(key, chunk) * kChunkBytes;
+}
+
+// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16 or 32], not
 // swizzled.
-inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
 inline constexpr int kQLineBytes = kTileRows * kLineBytes;
-inline constexpr int kQTileBytes = kLinesPerRow * kQLineBytes;
-inline constexpr int kRelTileBytes = kTileRows * kRelRowBytes;
+FLASHREL_HD constexpr int q_tile_bytes(int head_dim) { return lines_per_row(head_dim) * kQLineBytes; }
+FLASHREL_HD constexpr int kv_tile_bytes(int head_dim, int tile_keys) {
+  return tile_keys / kKeysPerGroup * key_group_bytes(head_dim);
+}
+FLASHREL_HD constexpr int rel_tile_bytes(int steps) { return kTileRows * steps * kRelRowBytes; }
+
+inline constexpr int kControlBytes = 1024;  // barriers and jobs (shared.cuh)
+// Without what a bias needs.
+constexpr int shared_bytes(int head_dim, int tile_keys) {
+  return q_tile_bytes(head_dim) + 2 * kStages * kv_tile_bytes(head_dim, tile_keys) + kControlBytes;
+}
 
 FLASHREL_HD constexpr int q_offset_bytes(int row, int line, int chunk) {
   return line * kQLineBytes + row * kLineBytes + swizzled_chunk(row, chunk) * kChunkBytes;
 }
 
 // ---------------------------------------------------------------- boxes
-// A key tile is loaded as boxes of gcd(page_size, 128) keys: no box crosses a page, and all have the size that the tensor map
-// fixes. page_size is a multiple of 8, so a tile has at most 16.
-constexpr int box_keys(int page_size) { return std::gcd(page_size, kTileKeys); }
+// A key tile is loaded as boxes of gcd(page_size, its keys) keys: no box crosses a page, and all have the size that the tensor
+// map fixes. page_size is a multiple of 8, so a tile has at most 16.
+constexpr int box_keys(int page_size, int tile_keys) { return std::gcd(page_size, tile_keys); }
 
 struct Box {
   int entry = 0, slot = 0;  // of the block table; first slot inside the page
@@ -64,9 +86,8 @@ struct Box {
   constexpr bool operator==(const Box&) const = default;
 };
 
-// Box `i` of key tile `tile`; `seen` = keys that some row of the sequence sees.
-FLASHREL_HD constexpr Box tile_box(int tile, int i, int keys, const FastDiv& page_size, Range seen) {
-  const int key = tile * kTileKeys + i * keys;
+// The box of `keys` keys from `key` on; `seen` = keys that some row of the sequence sees.
+FLASHREL_HD constexpr Box box_at(int key, int keys, const FastDiv& page_size, Range seen) {
   const int entry = page_size.quotient(key);
   return {entry, key - entry * static_cast<int>(page_size.divisor), !intersect({key, key + keys}, seen).empty()};
 }

@@ -41,72 +41,78 @@ TEST(Sm90Tiles, ALaneKnowsItsColumns) {
 
 // Where TMA puts element (x, slot_low, line, slot_high) of a box: dense in that order, then the 128-byte swizzle, which XORs
 // address bits 4-6 with bits 7-9.
-int tma_offset_bytes(int x, int slot_low, int line, int slot_high) {
-  const int linear = (((slot_high * kLinesPerRow + line) * kKeysPerGroup + slot_low) * kLineElems + x) * 2;
+int tma_offset_bytes(int head_dim, int x, int slot_low, int line, int slot_high) {
+  const int linear = (((slot_high * lines_per_row(head_dim) + line) * kKeysPerGroup + slot_low) * kLineElems + x) * 2;
   return linear ^ (linear >> 7 & 7) << 4;
 }
 
 TEST(Sm90Tiles, BoxesOfAnyPageSizeLandWhereTheWholeTileWouldPutThem) {
-  for (int keys : {8, 16, 32, 64, 128})
-    for (int box = 0; box < kTileKeys / keys; ++box)
-      for (int key = 0; key < keys; ++key)
-        for (int line = 0; line < kLinesPerRow; ++line)
-          for (int x = 0; x < kLineElems; x += kChunkElems) {
-            const int base = box * keys * (kKeyGroupBytes / kKeysPerGroup);
-            ASSERT_EQ(base % 1024, 0) << "the swizzle counts from a multiple of 1,024 bytes";
-            EXPECT_EQ(base + tma_offset_bytes(x, key % kKeysPerGroup, line, key / kKeysPerGroup),
-                      kv_offset_bytes(box * keys + key, line, x / kChunkElems));
-          }
+  for (int head_dim : {64, 128})
+    for (int keys : {8, 16, 24, 32, 64, 96, 128})
+      for (int box = 0; box < kMaxTileKeys / keys; ++box)
+        for (int key = 0; key < keys; ++key)
+          for (int line = 0; line < lines_per_row(head_dim); ++line)
+            for (int x = 0; x < kLineElems; x += kChunkElems) {
+              const int base = box * kv_tile_bytes(head_dim, keys);
+              ASSERT_EQ(base % 1024, 0) << "the swizzle counts from a multiple of 1,024 bytes";
+              EXPECT_EQ(base + tma_offset_bytes(head_dim, x, key % kKeysPerGroup, line, key / kKeysPerGroup),
+                        kv_offset_bytes(head_dim, box * keys + key, line, x / kChunkElems));
+            }
 }
 
 TEST(Sm90Tiles, EveryChunkOfATileHasItsOwnPlace) {
-  std::set<int> kv, q;
-  for (int row = 0; row < 128; ++row)
-    for (int line = 0; line < kLinesPerRow; ++line)
-      for (int chunk = 0; chunk < 8; ++chunk) {
-        kv.insert(kv_offset_bytes(row, line, chunk));
-        q.insert(q_offset_bytes(row, line, chunk));
-      }
-  for (const auto& offsets : {kv, q}) {
-    EXPECT_EQ(offsets.size(), 2048u);
-    EXPECT_EQ(*offsets.rbegin(), 32768 - 16);
-  }
-}
-
-TEST(Sm90Tiles, BoxesCoverATileKeyByKeyInsideTheirPages) {
-  for (int page = 8; page <= 600; page += 8) {
-    const int keys = box_keys(page);
-    const FastDiv divide(static_cast<std::uint32_t>(page));
-    ASSERT_LE(kTileKeys / keys, 16);
-    for (int tile : {0, 1, 2, 3, 7, 1000, 8388606}) {
-      for (int key = tile * kTileKeys; key < (tile + 1) * kTileKeys; ++key) {
-        const int in_tile = key - tile * kTileKeys;
-        const Box box = tile_box(tile, in_tile / keys, keys, divide, {0, kMaxLength});
-        ASSERT_EQ(box.entry, key / page);
-        ASSERT_EQ(box.slot + in_tile % keys, key % page);
-        ASSERT_LE(box.slot + keys, page);
-        ASSERT_EQ(box.slot % kKeysPerGroup, 0);
-      }
+  for (int head_dim : {64, 128}) {
+    std::set<int> kv, q;
+    for (int row = 0; row < 128; ++row)
+      for (int line = 0; line < lines_per_row(head_dim); ++line)
+        for (int chunk = 0; chunk < 8; ++chunk) {
+          kv.insert(kv_offset_bytes(head_dim, row, line, chunk));
+          q.insert(q_offset_bytes(row, line, chunk));
+        }
+    EXPECT_EQ(kv_tile_bytes(head_dim, 128), q_tile_bytes(head_dim));
+    for (const auto& offsets : {kv, q}) {
+      EXPECT_EQ(offsets.size(), static_cast<std::size_t>(head_dim) * 16);
+      EXPECT_EQ(*offsets.rbegin() + kChunkBytes, q_tile_bytes(head_dim));
     }
   }
 }
 
-TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
-  for (int page : {8, 16, 24, 64, 128, 256})
-    for (int begin = 0; begin <= 300; begin += 7)
-      for (int end = begin; end <= 420; end += 11)
-        for (int tile = 0; tile < 4; ++tile) {
-          const Range seen{begin, end};
-          const int keys = box_keys(page);
-          for (int i = 0; i < kTileKeys / keys; ++i) {
-            bool needed = false;
-            for (int key = tile * kTileKeys + i * keys; key < tile * kTileKeys + (i + 1) * keys; ++key)
-              needed = needed || seen.contains(key);
-            ASSERT_EQ(tile_box(tile, i, keys, FastDiv(static_cast<std::uint32_t>(page)), seen).needed, needed);
-          }
-          for (int row = 0; row < kTileKeys; ++row)
-            ASSERT_EQ(keys_in_tile(seen, tile, kTileKeys).contains(row), seen.contains(tile * kTileKeys + row));
+TEST(Sm90Tiles, BoxesCoverATileKeyByKeyInsideTheirPages) {
+  for (int tile_keys : {96, 128})
+    for (int page = 8; page <= 600; page += 8) {
+      const int keys = box_keys(page, tile_keys);
+      const FastDiv divide(static_cast<std::uint32_t>(page));
+      ASSERT_LE(tile_keys / keys, 16);
+      ASSERT_EQ(tile_keys % keys, 0);
+      for (int tile : {0, 1, 2, 3, 7, 1000, 8388606}) {
+        for (int key = tile * tile_keys; key < (tile + 1) * tile_keys; ++key) {
+          const int in_box = key % tile_keys % keys;
+          const Box box = box_at(key - in_box, keys, divide, {0, kMaxLength});
+          ASSERT_EQ(box.entry, key / page);
+          ASSERT_EQ(box.slot + in_box, key % page);
+          ASSERT_LE(box.slot + keys, page);
+          ASSERT_EQ(box.slot % kKeysPerGroup, 0);
         }
+      }
+    }
+}
+
+TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
+  for (int tile_keys : {96, 128})
+    for (int page : {8, 16, 24, 64, 128, 256})
+      for (int begin = 0; begin <= 300; begin += 7)
+        for (int end = begin; end <= 420; end += 11)
+          for (int tile = 0; tile < 4; ++tile) {
+            const Range seen{begin, end};
+            const int keys = box_keys(page, tile_keys);
+            for (int first = tile * tile_keys; first < (tile + 1) * tile_keys; first += keys) {
+              bool needed = false;
+              for (int key = first; key < first + keys; ++key) needed = needed || seen.contains(key);
+              ASSERT_EQ(box_at(first, keys, FastDiv(static_cast<std::uint32_t>(page)), seen).needed, needed);
+            }
+            for (int row = 0; row < tile_keys; ++row)
+              ASSERT_EQ(keys_in_tile(seen, tile, tile_keys).contains(row), seen.contains(tile * tile_keys + row));
+          }
 }
 
 }  // namespace

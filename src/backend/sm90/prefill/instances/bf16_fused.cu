@@ -1,0 +1,7 @@
+#include "backend/sm90/prefill/kernel.cuh"
+
+namespace flashrel::sm90::prefill {
+template const void* kernel_address<__nv_bfloat16, FusedBias<4, 1>, 128>();
+template const void* kernel_address<__nv_bfloat16, FusedBias<8, 1>, 128>();
+template const void* kernel_address<__nv_bfloat16, FusedBias<16, 1>, 128>();
+}  // namespace flashrel::sm90::prefill

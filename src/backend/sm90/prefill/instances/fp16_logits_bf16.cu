@@ -1,5 +1,0 @@
-#include "backend/sm90/prefill/kernel.cuh"
-
-namespace flashrel::sm90::prefill {
-template const void* kernel_address<__half, LogitsBias<__nv_bfloat16>>();
-}
