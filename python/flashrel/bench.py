@@ -28,6 +28,7 @@ from ._bench_cases import CPU_CASES, CUDA_CASES, HEAD_DIM, PAGE, Case, Tensors
 from ._bench_peers import fa4_peers, flashrel_peers, flex_peers, sdpa_peers, triton_peers
 
 IN_A_ROW = 16  # calls of one way, then of the next
+TOLERANCE = 5e-2  # relative_error of bfloat16; what materialises rel_logits in it is several times less exact than fused
 
 
 class Timer:
@@ -55,6 +56,11 @@ class Timer:
         return begin.elapsed_time(end) / 1e3
 
 
+def relative_error(got: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest of the rows' errors, each in units of its row's largest element: averages over many keys are small."""
+    return float(((got - right).abs().amax((1, 2)) / right.abs().amax((1, 2))).max())
+
+
 def run_case(
     case: Case, device: str, dtype: torch.dtype, rounds: int, fa4: str | None = None, vllm: str | None = None
 ) -> dict[str, Any]:  # fmt: skip
@@ -79,9 +85,8 @@ def run_case(
                 continue
             if "rel_logits" not in name:
                 got = torch.stack([out[b * case.q_len + i] for b, i in rows]).float()
-                right = expected["no bias" not in name]
-                errors[name] = float((got - right).abs().max())
-                assert errors[name] < 3e-2 * float(right.abs().max().clamp(min=1)), f"{case.name}: {name} is wrong"
+                errors[name] = relative_error(got, expected["no bias" not in name])
+                assert errors[name] < TOLERANCE, f"{case.name}: {name} is wrong"
             peers[name] = function
     samples: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
@@ -90,7 +95,7 @@ def run_case(
     results = {}
     for name, values in samples.items():
         low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-        results[name] = {"median_us": median * 1e6, "quartiles_us": [low * 1e6, high * 1e6], "max_error": errors.get(name)}
+        results[name] = {"median_us": median * 1e6, "quartiles_us": [low * 1e6, high * 1e6], "relative_error": errors.get(name)}
     return {"case": dataclasses.asdict(case), "results": results, "left_out": left_out}
 
 
