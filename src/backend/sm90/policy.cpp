@@ -86,7 +86,8 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
   constexpr Route kRoutes[] = {Route::kNone, Route::kSheared, Route::kFused};  // of BiasMode
   policy.route = kRoutes[static_cast<int>(problem.bias)];
   policy.stages = prefill::kStages;
-  policy.cost = {9, 0.9, 0.7};  // EVIDENCE README.md, figures of prefill: 8K and 512 tokens
+  // EVIDENCE README.md, figures of prefill: 8K in each shape, and 512 tokens.
+  policy.cost = {9, 0.9, problem.head_dim == 64 ? 0.46 : policy.tile_keys == 96 ? 0.64 : 0.7};
   return policy;
 }
 
