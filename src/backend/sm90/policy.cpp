@@ -65,8 +65,9 @@ bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
   if (rows == 0 || options.deterministic || is_clamped(problem.band)) return false;
   if (problem.head_dim != kHeadDim || problem.d_rel > kRelDim) return false;
+  const bool broadcast = problem.n_tokens > 1 && problem.strides.rel_logits_token == 0;  // one token has no stride
   if (problem.bias == BiasMode::kLogits &&
-      (rows > decode::kMaxLogitsRows || problem.rel_logits_dtype != problem.dtype || problem.strides.rel_logits_token == 0))
+      (rows > decode::kMaxLogitsRows || problem.rel_logits_dtype != problem.dtype || broadcast))
     return false;
   return problem.bias == BiasMode::kNone || rows / problem.group() <= decode::max_tile_tokens(rows);
 }

@@ -214,6 +214,10 @@ TEST(Sm90Supports, DecodeTakesLogitsOfFewRows) {
   ++p.max_seqlen_q;
   EXPECT_NE(supports(p, h200(), {}), "");
   EXPECT_FALSE(is_decode(choose_policy(p, h200(), {})));
+  p.n_tokens = p.max_seqlen_q = 1;
+  p.strides.rel_logits_token = 0;  // a single token has no stride, and is no table for all tokens
+  EXPECT_EQ(supports(p, h200(), {}), "");
+  EXPECT_TRUE(is_decode(choose_policy(p, h200(), {})));
 }
 
 TEST(Sm90Supports, EveryRefusalOfLogitsNamesItsArgument) {
