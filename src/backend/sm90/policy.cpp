@@ -54,7 +54,7 @@ Policy choose_decode(const Problem& problem, const Device& device) {
   policy.route = problem.bias == BiasMode::kFused    ? Route::kFused
                  : problem.bias == BiasMode::kLogits ? Route::kSheared
                                                      : Route::kNone;
-  policy.stages = decode::kStages;
+  policy.stages = decode::stages(policy.tile_rows, decode::bias_of(problem.bias, problem.d_rel));
   policy.cost = {7, 0.93, 0.3};  // EVIDENCE README.md, figures of decode: 1 x 64K and 32 x 8K
   return policy;
 }
@@ -64,11 +64,12 @@ Policy choose_decode(const Problem& problem, const Device& device) {
 bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
   if (rows == 0 || options.deterministic || is_clamped(problem.band)) return false;
-  if (problem.head_dim != kHeadDim || problem.d_rel > kRelDim) return false;
+  if (problem.head_dim != kHeadDim) return false;
   const bool broadcast = problem.n_tokens > 1 && problem.strides.rel_logits_token == 0;  // one token has no stride
   if (problem.bias == BiasMode::kLogits &&
       (rows > decode::kMaxLogitsRows || problem.rel_logits_dtype != problem.dtype || broadcast))
     return false;
+  if (problem.bias == BiasMode::kFused && problem.d_rel > (rows <= decode::kMaxWideRows ? 2 * kRelDim : kRelDim)) return false;
   return problem.bias == BiasMode::kNone || rows / problem.group() <= decode::max_tile_tokens(rows);
 }
 

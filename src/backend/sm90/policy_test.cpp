@@ -192,11 +192,10 @@ TEST(Sm90Supports, AutoTurnsShortQueriesAwayThatDecodeHasNotGot) {
   broadcast.strides.rel_logits_token = 0;
   other_type.rel_logits_dtype = DType::kFloat32;
   clamped.band = {-kFar, kFar};
-  Problem small_head = prefill(), large_d_rel = prefill(), small_head_none = prefill();
+  Problem small_head = prefill(), small_head_none = prefill();
   small_head.head_dim = small_head_none.head_dim = 64;
   small_head_none.bias = BiasMode::kNone;
-  large_d_rel.d_rel = 24;
-  for (Problem p : {broadcast, other_type, clamped, small_head, small_head_none, large_d_rel}) {
+  for (Problem p : {broadcast, other_type, clamped, small_head, small_head_none}) {
     p.max_seqlen_q = 1;
     Options options;
     EXPECT_EQ(supports(p, h200(), options).rfind("max_seqlen_q: got 1,", 0), 0u);
@@ -268,6 +267,19 @@ TEST(Sm90Supports, DecodeServesEveryGroupOfPrefillWithABias) {
   EXPECT_FALSE(takes_decode(p, {}));
   p.bias = BiasMode::kNone;
   EXPECT_TRUE(takes_decode(p, {}));
+}
+
+// Two k steps of a product need more shared memory: few rows only.
+TEST(Sm90Supports, DecodeServesWideRelOfFewRows) {
+  for (const int d_rel : {17, 24, 32, 33})
+    for (const int q_len : {1, 4, 5, 9}) {
+      Problem p = prefill();
+      p.max_seqlen_q = q_len;
+      p.d_rel = d_rel;
+      const bool takes = d_rel <= 32 && q_len * 8 <= decode::kMaxWideRows;
+      EXPECT_EQ(takes_decode(p, {}), takes) << d_rel << " " << q_len;
+      EXPECT_EQ(supports(p, h200(), {}).empty(), takes) << "prefill is slower than mma here";
+    }
 }
 
 // Else a short sequence would change its kernel, and so its bits, with the length of a neighbour.

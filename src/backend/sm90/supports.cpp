@@ -105,7 +105,7 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
   if (p.bias == BiasMode::kFused)
     if (std::string reason = check_fused(p, decode); !reason.empty()) return reason;
   if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
-  // Decode has head_dim 128 alone, d_rel up to 16, no edge clamp, and rel_logits for few rows and in q's dtype only. The
+  // Decode has head_dim 128 alone, d_rel above 16 and rel_logits for few rows, those in q's dtype, and no edge clamp. The
   // prefill kernel serves such short queries, but slower than mma; so only `auto` turns them away, and not from a deterministic
   // call, whose result must not change its backend with a neighbour's length.
   const bool not_in_decode =
@@ -114,7 +114,7 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
       decode::instance_rows(p.max_seqlen_q * p.group()) != 0)
     return refusal(
         "max_seqlen_q", p.max_seqlen_q,
-        "longer queries with head_dim 64, d_rel above 16, rel_edge clamp or such rel_logits (decode has none of them)");
+        "longer queries with head_dim 64, rel_edge clamp, such rel_logits or so many rows of such d_rel (decode has none)");
   if (p.page_size % kKeysPerGroup != 0) return refusal("page_size", p.page_size, "a multiple of 8");
   if (p.n_pages >= kMaxLength) return refusal("k_cache pages", p.n_pages, "fewer than 2^30");
   if (p.n_tokens >= kMaxLength) return refusal("q tokens", p.n_tokens, "fewer than 2^30");

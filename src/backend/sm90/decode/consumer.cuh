@@ -18,15 +18,14 @@
 
 namespace flashrel::sm90::decode {
 
-template <class T, int kRows, BiasMode kBias>
+template <class T, int kRows, Bias kBias>
 class Consumer {
   static constexpr int kBlocks = kRows / 8;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
-  __device__ __forceinline__ Consumer(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows, kBias>* bias,
-                                      int warp)
-      : p_(params), sm_(shared), bias_(bias), warp_(warp), lane_(threadIdx.x % 32) {}
+  __device__ __forceinline__ Consumer(const KernelParams& params, Memory<kRows, kBias>& shared, int warp)
+      : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
     while (true) {
@@ -38,7 +37,7 @@ class Consumer {
       if (((flags & kTileOdd) != 0) == (warpgroup() != 0)) use_tile(flags);
       __syncwarp();
       if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.empty[stage_]));
-      if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+      if (++stage_ == sm_.kStages) stage_ = 0, phase_ ^= 1;
       if ((flags & kTileLast) != 0) close_item();
     }
     merge_parts<T, kRows>(p_, sm_, n_parts_made_, warp_);
@@ -69,13 +68,14 @@ class Consumer {
   }
 
   __device__ __forceinline__ void use_tile(int flags) {
-    const bool biased = kBias != BiasMode::kNone && (flags & kTileBiased) != 0;
+    const bool biased = kBias != Bias::kNone && (flags & kTileBiased) != 0;
     const int key = warp_ % 4 * 16 + lane_ / 4, shift = flags >> kBiasShiftBit;
-    if constexpr (kBias == BiasMode::kFused)
+    if constexpr (is_fused(kBias))
       if (biased)
-        bias_scores<T, kRows>(s_, bias_->proj[stage_], sm_.rel[ring_], sm_.bias_factor[ring_], p_.group_log2, key, shift);
-    if constexpr (kBias == BiasMode::kLogits)
-      if (biased) logits_scores<T, kRows>(s_, bias_->logits[stage_], p_.inverse_scale, p_.group_log2, key, shift);
+        bias_scores<T, kRows, rel_steps(kBias)>(s_, sm_.bias.proj[stage_][0], sm_.bias.rel[ring_][0], sm_.bias.factor[ring_],
+                                                p_.group_log2, key, shift);
+    if constexpr (kBias == Bias::kLogits)
+      if (biased) logits_scores<T, kRows>(s_, sm_.bias.logits[stage_], p_.inverse_scale, p_.group_log2, key, shift);
     gpu::wgmma_fence();
     multiply_qk(biased);
     gpu::wgmma_commit();
@@ -173,8 +173,7 @@ class Consumer {
   __device__ __forceinline__ int barrier() const { return kWarpgroupBarrier + warpgroup(); }
 
   const KernelParams& p_;
-  Shared<kRows>& sm_;
-  BiasBuffers<kRows, kBias>* bias_;
+  Memory<kRows, kBias>& sm_;
   const int warp_, lane_;
   int stage_ = 0, phase_ = 0;
   int item_count_ = 0, ring_ = 0;

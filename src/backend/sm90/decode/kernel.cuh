@@ -12,26 +12,25 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, BiasMode kBias>
-__device__ __forceinline__ void init_barriers(Shared<kRows>& sm) {
+template <int kRows, Bias kBias>
+__device__ __forceinline__ void init_barriers(Memory<kRows, kBias>& sm) {
   const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
-  for (int i = 0; i < kStages; ++i) {
-    init(sm.full[i], kBias == BiasMode::kFused ? 2 : 1);
+  for (int i = 0; i < sm.kStages; ++i) {
+    init(sm.full[i], is_fused(kBias) ? 2 : 1);
     init(sm.empty[i], kConsumerWarps);
     init(sm.raw_full[i], 1);
   }
   for (int i = 0; i < 2; ++i) {
-    init(sm.item_full[i], 1);
+    init(sm.item_full[i], 32);
     init(sm.item_empty[i], kConsumerWarps);
   }
   gpu::fence_mbarrier_init();
 }
 
-template <class T, int kRows, BiasMode kBias>
+template <class T, int kRows, Bias kBias>
 __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_constant__ KernelParams p) {
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
-  auto& sm = *reinterpret_cast<Shared<kRows>*>(shared_memory);
-  auto* bias = reinterpret_cast<BiasBuffers<kRows, kBias>*>(shared_memory + sizeof(Shared<kRows>));
+  auto& sm = *reinterpret_cast<Memory<kRows, kBias>*>(shared_memory);
   if (threadIdx.x == 0) init_barriers<kRows, kBias>(sm);
   if (threadIdx.x == 32) {
     gpu::prefetch_tensor_map(p.k);
@@ -44,19 +43,19 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
   if (warp < kConsumerWarps) {
     gpu::take_registers<kConsumerRegisters>();
     wait_for_kernel_before();
-    Consumer<T, kRows, kBias>(p, sm, bias, warp).run();
+    Consumer<T, kRows, kBias>(p, sm, warp).run();
   } else {
     gpu::give_registers<kOtherRegisters>();
     if (warp == kConsumerWarps)
-      Loader<kRows, kBias>(p, sm, bias).run();
+      Loader<kRows, kBias>(p, sm).run();
     else if (warp == kConsumerWarps + 1)
       query_warp<kRows, kBias>(p, sm);
     else if (warp == kConsumerWarps + 2)
-      if constexpr (kBias == BiasMode::kFused) bias_warp<kRows>(sm, *bias);
+      if constexpr (is_fused(kBias)) bias_warp<kRows, kBias>(sm);
   }
 }
 
-template <class T, int kRows, BiasMode kBias>
+template <class T, int kRows, Bias kBias>
 const void* kernel_address() {
   return reinterpret_cast<const void*>(&attention_kernel<T, kRows, kBias>);
 }

@@ -14,10 +14,6 @@
 namespace flashrel::sm90::decode {
 namespace {
 
-static_assert(shared_bytes<72, BiasMode::kFused>() <= kMaxSharedBytes &&
-              shared_bytes<40, BiasMode::kFused>() <= kMaxSharedBytes);
-static_assert(shared_bytes<kMaxLogitsRows, BiasMode::kLogits>() <= kMaxSharedBytes);
-
 // A copy of rel_proj whose rows start on 16 bytes, for a rel_proj that TMA cannot read.
 constexpr const char* kAlignedProjEntry = "aligned_rel_proj";
 std::int64_t aligned_proj_stride(const Problem& p) { return round_up<std::int64_t>(p.rel_extent, 8); }
@@ -52,7 +48,7 @@ Status align_proj(const Problem& p, const Tensors& t, const Plan& plan, const Ca
 Status make_bias_maps(const Problem& p, const Tensors& t, Proj proj, int rows, KernelParams& k) {
   const Strides& s = p.strides;
   const int group = p.group(), tile_tokens = rows / group;
-  k.rel_bytes = tile_tokens * group * kRelRowBytes;
+  k.rel_bytes = rel_steps(bias_of(p.bias, p.d_rel)) * tile_tokens * group * kRelRowBytes;
   FLASHREL_RETURN_IF_ERROR(gpu::make_tensor_map(
       "rel", t.rel, p.dtype, {{p.d_rel, 0, kRelDim}, {p.n_q_heads, s.rel_head, group}, {p.n_tokens, s.rel_token, tile_tokens}},
       gpu::Swizzle::kNone, k.rel));
@@ -122,17 +118,25 @@ struct Instance {
   int shared_bytes = 0;
 };
 
+template <class T, int kRows, Bias kBias>
+Instance instance_of() {
+  constexpr int kBytes = static_cast<int>(sizeof(Memory<kRows, kBias>));
+  static_assert(kBytes <= kMaxSharedBytes);
+  return {kernel_address<T, kRows, kBias>(), kBytes};
+}
+
 template <class T, int kRows>
-Instance instance_of(BiasMode bias) {
-  if (bias == BiasMode::kFused) return {kernel_address<T, kRows, BiasMode::kFused>(), shared_bytes<kRows, BiasMode::kFused>()};
+Instance instance_of(Bias bias) {
+  if (bias == Bias::kFused) return instance_of<T, kRows, Bias::kFused>();
+  if constexpr (kRows <= kMaxWideRows)
+    if (bias == Bias::kWideFused) return instance_of<T, kRows, Bias::kWideFused>();
   if constexpr (kRows <= kMaxLogitsRows)
-    if (bias == BiasMode::kLogits)
-      return {kernel_address<T, kRows, BiasMode::kLogits>(), shared_bytes<kRows, BiasMode::kLogits>()};
-  return {kernel_address<T, kRows, BiasMode::kNone>(), shared_bytes<kRows, BiasMode::kNone>()};
+    if (bias == Bias::kLogits) return instance_of<T, kRows, Bias::kLogits>();
+  return instance_of<T, kRows, Bias::kNone>();
 }
 
 template <class T>
-Instance instance_of(int rows, BiasMode bias) {
+Instance instance_of(int rows, Bias bias) {
   switch (rows) {
     case 8: return instance_of<T, 8>(bias);
     case 16: return instance_of<T, 16>(bias);
@@ -163,8 +167,9 @@ Status launch(const Problem& problem, const Tensors& tensors, const Plan& plan, 
     if (proj.data != tensors.rel_proj) params.starts_early = false;  // the kernel before is the one that copies it
   }
 
-  const Instance instance = problem.dtype == DType::kBFloat16 ? instance_of<__nv_bfloat16>(rows, problem.bias)
-                                                              : instance_of<__half>(rows, problem.bias);
+  const Instance instance = problem.dtype == DType::kBFloat16
+                                ? instance_of<__nv_bfloat16>(rows, bias_of(problem.bias, problem.d_rel))
+                                : instance_of<__half>(rows, bias_of(problem.bias, problem.d_rel));
   // overlaps: kernel_params.hpp and work.cuh say what is read before the kernel before has ended.
   return launch_kernel("sm90 decode kernel", instance.kernel,
                        {plan.policy.n_workers, kThreads, instance.shared_bytes, /*overlaps=*/true}, &params, stream);

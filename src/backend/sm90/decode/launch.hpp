@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include "backend/sm90/decode/tiles.hpp"
 #include "base/status.hpp"
-#include "base/types.hpp"
 #include "core/plan.hpp"
 #include "core/problem.hpp"
 #include "core/tensors.hpp"
@@ -17,7 +17,7 @@ inline constexpr int kOtherRegisters = 104, kConsumerRegisters = 200;
 static_assert(kOtherRegisters + 2 * kConsumerRegisters <= 3 * (65536 / kThreads / 8 * 8));
 
 // Address of attention_kernel<T, kRows, kBias>, instantiated in instances/: a missing instance is a link error.
-template <class T, int kRows, BiasMode kBias>
+template <class T, int kRows, Bias kBias>
 const void* kernel_address();
 
 // Books what the kernel needs beside the schedule and the parts.

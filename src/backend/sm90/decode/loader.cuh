@@ -11,11 +11,11 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, BiasMode kBias>
+template <int kRows, Bias kBias>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const KernelParams& params, Shared<kRows>& shared, BiasBuffers<kRows, kBias>* bias)
-      : p_(params), sm_(shared), bias_(bias), lane_(threadIdx.x % 32) {}
+  __device__ __forceinline__ Loader(const KernelParams& params, Memory<kRows, kBias>& shared)
+      : p_(params), sm_(shared), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
     if (!p_.starts_early) wait_for_kernel_before(), waited_ = true;
@@ -87,12 +87,12 @@ class Loader {
     // Smallest distance in the tile; the largest is kTileKeys + q_len - 2 more.
     const int nearest = first_pos_ - (first_key + kTileKeys - 1);
     if (!full_tiles_.contains(tile)) flags |= kTileMasked;
-    if (kBias != BiasMode::kNone && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) {
+    if (kBias != Bias::kNone && nearest < p_.band.end && nearest + kTileKeys + q_len_ - 1 > p_.band.begin) {
       const int origin = nearest + p_.rel_zero;
       flags |= kTileBiased | origin - bias_begin(origin) << kBiasShiftBit;
     }
 
-    const bool needs_logits = kBias == BiasMode::kLogits && (flags & kTileBiased) != 0;
+    const bool needs_logits = kBias == Bias::kLogits && (flags & kTileBiased) != 0;
     // The newest keys and rel_logits may be what the kernel before writes.
     if (!waited_ && (first_key + kTileKeys > newest_ || needs_logits)) wait_for_kernel_before(), waited_ = true;
     const std::uint32_t full = gpu::smem_address(&sm_.full[stage_]);
@@ -101,10 +101,10 @@ class Loader {
       sm_.tiles[stage_] = {first_key, flags, keys_in_tile(seen_, tile, kTileKeys)};
       gpu::mbarrier_arrive_expect(
           full, n_needed * p_.keys_per_box * (kKeyGroupBytes / kKeysPerGroup) + (needs_logits ? p_.logits_bytes : 0));
-      if constexpr (kBias == BiasMode::kFused) load_proj(flags, nearest);
-      if constexpr (kBias == BiasMode::kLogits)
+      if constexpr (is_fused(kBias)) load_proj(flags, nearest);
+      if constexpr (kBias == Bias::kLogits)
         if (needs_logits)
-          gpu::tma_load_3d(gpu::smem_address(bias_->logits[stage_]), p_.logits, full, bias_begin(nearest + p_.rel_zero),
+          gpu::tma_load_3d(gpu::smem_address(sm_.bias.logits[stage_]), p_.logits, full, bias_begin(nearest + p_.rel_zero),
                            kv_head_ << p_.group_log2, first_token_);
     }
     __syncwarp();  // SYNC: bytes are announced before the first copy may bring any
@@ -120,8 +120,11 @@ class Loader {
   __device__ __forceinline__ void load_proj(int flags, int nearest) {
     const std::uint32_t raw_full = gpu::smem_address(&sm_.raw_full[stage_]);
     if ((flags & kTileBiased) != 0) {
-      gpu::mbarrier_arrive_expect(raw_full, static_cast<int>(sizeof bias_->raw[0]));
-      gpu::tma_load_2d(gpu::smem_address(bias_->raw[stage_]), p_.proj, raw_full, bias_begin(nearest + p_.rel_zero), 0);
+      gpu::mbarrier_arrive_expect(raw_full, static_cast<int>(sizeof sm_.bias.raw[0]));
+#pragma unroll
+      for (int step = 0; step < rel_steps(kBias); ++step)
+        gpu::tma_load_2d(gpu::smem_address(sm_.bias.raw[stage_][step]), p_.proj, raw_full, bias_begin(nearest + p_.rel_zero),
+                         step * kRelDim);
     } else {
       gpu::mbarrier_arrive(raw_full);
     }
@@ -132,17 +135,16 @@ class Loader {
     if (lane_ == 0) {
       sm_.tiles[stage_].flags = kNoMoreTiles;
       gpu::mbarrier_arrive(gpu::smem_address(&sm_.full[stage_]));
-      if constexpr (kBias == BiasMode::kFused) gpu::mbarrier_arrive(gpu::smem_address(&sm_.raw_full[stage_]));
+      if constexpr (is_fused(kBias)) gpu::mbarrier_arrive(gpu::smem_address(&sm_.raw_full[stage_]));
     }
   }
 
   __device__ __forceinline__ void next_stage() {
-    if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+    if (++stage_ == sm_.kStages) stage_ = 0, phase_ ^= 1;
   }
 
   const KernelParams& p_;
-  Shared<kRows>& sm_;
-  BiasBuffers<kRows, kBias>* bias_;
+  Memory<kRows, kBias>& sm_;
   const int lane_;
   int stage_ = 0, phase_ = 0;
   bool waited_ = false;  // for the kernel before

@@ -12,8 +12,8 @@
 
 namespace flashrel::sm90::decode {
 
-template <int kRows, BiasMode kBias>
-__device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>& sm) {
+template <int kRows, Bias kBias>
+__device__ __forceinline__ void query_warp(const KernelParams& p, Memory<kRows, kBias>& sm) {
   const int lane = threadIdx.x % 32;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -39,43 +39,47 @@ __device__ __forceinline__ void query_warp(const KernelParams& p, Shared<kRows>&
 #pragma unroll
       for (int line = 0; line < kLinesPerRow; ++line)
         gpu::tma_load_4d(gpu::smem_address(sm.q[ring]) + line * kRows * kLineBytes, p.q, full, 0, head, first_token, line);
-      if constexpr (kBias == BiasMode::kFused)
-        gpu::tma_load_3d(gpu::smem_address(sm.rel[ring]), p.rel, full, 0, head, first_token);
+#pragma unroll
+      for (int step = 0; step < rel_steps(kBias); ++step)
+        if constexpr (is_fused(kBias))
+          gpu::tma_load_3d(gpu::smem_address(sm.bias.rel[ring][step]), p.rel, full, step * kRelDim, head, first_token);
       sm.items[ring] = info;
     }
-    if constexpr (kBias == BiasMode::kFused) {
+    if constexpr (is_fused(kBias)) {
       for (int row = lane; row < kRows; row += 32) {
         const int token = row >> p.group_log2;
         float factor = p.inverse_scale;
         if (p.rel_scale != nullptr && token < n_tokens_there) factor *= p.rel_scale[(first_token + token) * p.rel_scale_stride];
-        sm.bias_factor[ring][row] = factor;
+        sm.bias.factor[ring][row] = factor;
       }
     }
-    __syncwarp();
-    if (lane == 0) gpu::mbarrier_arrive(full);
+    gpu::mbarrier_arrive(full);  // every lane has written factors
     item.prepare_next();
   }
 }
 
-template <int kRows>
-__device__ __forceinline__ void bias_warp(Shared<kRows>& sm, BiasBuffers<kRows, BiasMode::kFused>& bias) {
+template <int kRows, Bias kBias>
+__device__ __forceinline__ void bias_warp(Memory<kRows, kBias>& sm) {
   constexpr int kEntries = bias_entries(kRows), kBlocks = kEntries / 8;
   const int lane = threadIdx.x % 32;
   // Matrix lane / 8 of a step is half `half` of the 16 values and block `block` of the step's two.
   const int half = lane / 8 % 2, block = lane / 16, row = lane % 8;
   for (int n = 0;; ++n) {
-    const int stage = n % kStages;
-    gpu::mbarrier_wait(gpu::smem_address(&sm.raw_full[stage]), n / kStages & 1);
+    const int stage = n % sm.kStages;
+    gpu::mbarrier_wait(gpu::smem_address(&sm.raw_full[stage]), n / sm.kStages & 1);
     const int flags = sm.tiles[stage].flags;
     if ((flags & kTileBiased) != 0) {
-      const std::uint32_t raw = gpu::smem_address(bias.raw[stage]) + (half * 8 + row) * kEntries * 2;
-      const std::uint32_t proj = gpu::smem_address(bias.proj[stage]) + row * kRelRowBytes + half * 16;
 #pragma unroll
-      for (int first = 0; first < kBlocks; first += 2) {
-        const int mine = min_of(first + block, kBlocks - 1);  // the last block twice when their number is odd
-        std::uint32_t x[4];
-        gpu::ldmatrix_x4_trans(x, raw + mine * 16);
-        gpu::stmatrix_x4(proj + mine * 8 * kRelRowBytes, x);
+      for (int step = 0; step < rel_steps(kBias); ++step) {
+        const std::uint32_t raw = gpu::smem_address(sm.bias.raw[stage][step]) + (half * 8 + row) * kEntries * 2;
+        const std::uint32_t proj = gpu::smem_address(sm.bias.proj[stage][step]) + row * kRelRowBytes + half * 16;
+#pragma unroll
+        for (int first = 0; first < kBlocks; first += 2) {
+          const int mine = min_of(first + block, kBlocks - 1);  // the last block twice when their number is odd
+          std::uint32_t x[4];
+          gpu::ldmatrix_x4_trans(x, raw + mine * 16);
+          gpu::stmatrix_x4(proj + mine * 8 * kRelRowBytes, x);
+        }
       }
     }
     __syncwarp();

@@ -1,13 +1,13 @@
 // Shared memory of one CTA, and its barriers.
 //
-// BARRIERS (mbarriers unless said; "warp" = one lane of it arrives)
+// BARRIERS (mbarriers unless said; "warp" = one lane of it arrives, after __syncwarp)
 //   name            count  arrives                              waits
-//   full[4]         1 (2)  loader + bytes of K and V, in mode   consumers
+//   full[stages]    1 (2)  loader + bytes of K and V, in mode   consumers
 //                          logits also of their run; in mode
 //                          fused also the bias warp
-//   empty[4]        8      consumer warps, tile is used up      loader
-//   raw_full[4]     1      loader + bytes of rel_proj's box     bias warp (mode fused only)
-//   item_full[2]    1      query warp + bytes of q and rel      consumers
+//   empty[stages]   8      consumer warps, tile is used up      loader
+//   raw_full[..]    1      loader + bytes of rel_proj's box     bias warp (mode fused only)
+//   item_full[2]    32     query warp's lanes + bytes of q, rel consumers
 //   item_empty[2]   8      consumer warps, result is written    query warp
 //   named 1, 2      128    warpgroup 0 or 1                     the same: maxima and P are complete
 //   named 3         256    consumers                            the same: halves of an item meet, parts are merged
@@ -16,7 +16,6 @@
 #include <cstdint>
 
 #include "backend/sm90/decode/tiles.hpp"
-#include "base/types.hpp"
 #include "index/ranges.hpp"
 
 namespace flashrel::sm90::decode {
@@ -57,48 +56,51 @@ inline constexpr int kMaxParts = 512;  // of a unit: one a CTA at most
 constexpr int exchange_rows(int rows) { return rows <= 40 ? rows : 16; }
 constexpr int scratch_bytes(int rows) { return max_of(kTileKeys * rows * 2, exchange_rows(rows) * kHeadDim * 4); }
 
+// What all instances of so many rows have.
 template <int kRows>
 struct alignas(1024) Shared {
-  std::uint8_t k[kStages][kKvTileBytes];                 // LAYOUT: tiles.hpp
-  std::uint8_t v[kStages][kKvTileBytes];                 // LAYOUT: tiles.hpp
   std::uint8_t q[2][kLinesPerRow * kRows * kLineBytes];  // LAYOUT: tiles.hpp
   // Of each warpgroup, first P^T of a tile, then output columns on their way when an item ends.
   // LAYOUT: P^T as core matrices [key / 8][row / 8][key % 8][row % 8], not swizzled
   // LAYOUT: output as float [row of exchange_rows][column ^ row / 2 % 4 * 8]
   std::uint8_t scratch[2][scratch_bytes(kRows)];
-  std::uint8_t rel[2][kRows * kRelRowBytes];  // LAYOUT: tiles.hpp
-  float bias_factor[2][kRows];                // tau / softmax_scale of each row
-  float warp_max[2][4][kRows];                // of one tile, by warpgroup and warp
-  float warp_sum[2][4][kRows];                // of an item
-  float reference[2][kRows];                  // of an item
-  TileInfo tiles[kStages];
+  float warp_max[2][4][kRows];  // of one tile, by warpgroup and warp
+  float warp_sum[2][4][kRows];  // of an item
+  float reference[2][kRows];    // of an item
   ItemInfo items[2];
   ItemInfo parts[2];                // that this CTA has made: its first item may begin inside a unit, its last may end there
   std::uint32_t arrived_before[2];  // each of them
   MergeState merge[2];              // of their units
   std::uint32_t left_over[kMaxParts / 32];  // slices of a merge that nobody has taken on, a bit each
-  std::uint64_t full[kStages], empty[kStages], raw_full[kStages];
   std::uint64_t item_full[2], item_empty[2];
 };
 
-// Behind Shared: what the bias of a tile is made from.
-template <int kRows, BiasMode kBias>
-struct BiasBuffers {};
-
+// What the bias of a tile is made from.
+template <int kRows, Bias kBias>
+struct BiasBuffers {
+  static constexpr int kSteps = rel_steps(kBias);
+  alignas(128) std::uint8_t rel[2][kSteps][kRows * kRelRowBytes];                                  // LAYOUT: tiles.hpp
+  alignas(128) std::uint8_t raw[stages(kRows, kBias)][kSteps][kRelDim * bias_entries(kRows) * 2];  // LAYOUT: [d_rel][entry]
+  std::uint8_t proj[stages(kRows, kBias)][kSteps][bias_entries(kRows) * kRelRowBytes];             // LAYOUT: [entry][d_rel]
+  float factor[2][kRows];                                                                          // tau / softmax_scale
+};
 template <int kRows>
-struct BiasBuffers<kRows, BiasMode::kFused> {
-  alignas(128) std::uint8_t raw[kStages][kRelDim * bias_entries(kRows) * 2];  // LAYOUT: [d_rel][entry], as TMA brings it
-  std::uint8_t proj[kStages][bias_entries(kRows) * kRelRowBytes];             // LAYOUT: [entry][d_rel]
+struct BiasBuffers<kRows, Bias::kNone> {};
+template <int kRows>
+struct BiasBuffers<kRows, Bias::kLogits> {
+  // LAYOUT: [packed row][entry]
+  alignas(128) std::uint8_t logits[stages(kRows, Bias::kLogits)][kRows * bias_entries(kRows) * 2];
 };
 
-template <int kRows>
-struct BiasBuffers<kRows, BiasMode::kLogits> {
-  alignas(128) std::uint8_t logits[kStages][kRows * bias_entries(kRows) * 2];  // LAYOUT: [packed row][entry]
+// All of a CTA's shared memory.
+template <int kRows, Bias kBias>
+struct alignas(1024) Memory : Shared<kRows> {
+  static constexpr int kStages = stages(kRows, kBias);
+  alignas(1024) std::uint8_t k[kStages][kKvTileBytes];  // LAYOUT: tiles.hpp
+  std::uint8_t v[kStages][kKvTileBytes];                // LAYOUT: tiles.hpp
+  TileInfo tiles[kStages];
+  std::uint64_t full[kStages], empty[kStages], raw_full[kStages];
+  BiasBuffers<kRows, kBias> bias;
 };
-
-template <int kRows, BiasMode kBias>
-constexpr int shared_bytes() {
-  return static_cast<int>(sizeof(Shared<kRows>) + (kBias == BiasMode::kNone ? 0 : sizeof(BiasBuffers<kRows, kBias>)));
-}
 
 }  // namespace flashrel::sm90::decode

@@ -8,11 +8,24 @@
 #include "backend/sm90/tiles.hpp"
 #include "base/host_device.hpp"
 #include "base/int_math.hpp"
+#include "base/types.hpp"
 
 namespace flashrel::sm90::decode {
 
+// How the bias of a kernel instance comes. A wide one has d_rel 17 ... 32, two k steps of a product.
+enum class Bias { kNone, kFused, kWideFused, kLogits };
+constexpr Bias bias_of(BiasMode mode, int d_rel) {
+  if (mode == BiasMode::kNone) return Bias::kNone;
+  if (mode == BiasMode::kLogits) return Bias::kLogits;
+  return d_rel > kRelDim ? Bias::kWideFused : Bias::kFused;
+}
+FLASHREL_HD constexpr bool is_fused(Bias bias) { return bias == Bias::kFused || bias == Bias::kWideFused; }
+FLASHREL_HD constexpr int rel_steps(Bias bias) { return bias == Bias::kWideFused ? 2 : bias == Bias::kFused ? 1 : 0; }
+
 inline constexpr int kTileKeys = 64;
-inline constexpr int kStages = 4;  // 32 KB each: 96 KB in flight an SM are enough to read at full speed
+// Depth of the ring of tiles of K and V, 32 KB each: 96 KB in flight an SM are enough to read at full speed. A fifth stage
+// where there is room for it gained 4 % on many short sequences and lost 2 % on windows.
+FLASHREL_HD constexpr int stages(int rows, Bias bias) { return bias == Bias::kWideFused && rows > 16 ? 3 : 4; }
 
 // ---------------------------------------------------------------- rows
 // The kernel's instances, by their columns: a call takes the first that holds its packed rows.
@@ -27,11 +40,11 @@ constexpr int instance_rows(std::int64_t n_rows) {
 
 // What the shared memory of an instance has room for: biases of so many tokens; rel_logits of so many rows.
 FLASHREL_HD constexpr int max_tile_tokens(int rows) { return rows <= 32 ? rows : 18; }
-inline constexpr int kMaxLogitsRows = 40;
+inline constexpr int kMaxLogitsRows = 40, kMaxWideRows = 32;
 
 // ---------------------------------------------------------------- shared memory
-// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16], not
-// swizzled.
+// LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [step of 16][packed row]
+// [16], not swizzled.
 inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
 
 // ---------------------------------------------------------------- bias

@@ -1,5 +1,5 @@
 #include "backend/sm90/decode/kernel.cuh"
 
 namespace flashrel::sm90::decode {
-template const void* kernel_address<__nv_bfloat16, 64, BiasMode::kFused>();
+template const void* kernel_address<__nv_bfloat16, 64, Bias::kFused>();
 }

@@ -1,5 +1,5 @@
 #include "backend/sm90/decode/kernel.cuh"
 
 namespace flashrel::sm90::decode {
-template const void* kernel_address<__nv_bfloat16, 32, BiasMode::kNone>();
+template const void* kernel_address<__nv_bfloat16, 32, Bias::kNone>();
 }

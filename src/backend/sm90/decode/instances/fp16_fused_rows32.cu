@@ -1,5 +1,5 @@
 #include "backend/sm90/decode/kernel.cuh"
 
 namespace flashrel::sm90::decode {
-template const void* kernel_address<__half, 32, BiasMode::kFused>();
+template const void* kernel_address<__half, 32, Bias::kFused>();
 }
