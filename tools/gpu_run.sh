@@ -71,6 +71,8 @@ run() {
           for b in $(backends); do
             step "${tool}_$b" compute-sanitizer --tool "$tool" --error-exitcode 9 "$kit/flashrel" verify --quick --backend "$b"
           done
+          step "${tool}_gpu_tests" env FLASHREL_QUICK_TESTS=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+            "$kit/gpu_tests" '--gtest_filter=Sm90Decode*'
         done
         ;;
       bench)
