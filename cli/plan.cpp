@@ -92,8 +92,9 @@ void print_schedule(const Plan& plan, const std::vector<Lengths>& batch) {
   fmt::print("tiles      {} rows (tokens x group {}) x {} keys\n", s.tile_rows, s.group, s.tile_keys);
   const std::string rule = s.max_parts > 0              ? fmt::format("num_splits: at most {}", s.max_parts)
                            : s.fixed_tiles_per_part > 0 ? fmt::format("deterministic: {} tiles a part", s.fixed_tiles_per_part)
-                           : s.target_parts > 0         ? fmt::format("automatic: about {} parts in the batch", s.target_parts)
-                                                        : std::string("never");
+                           : s.n_shares > 0     ? fmt::format("automatic: an equal share of the key tiles for each worker")
+                           : s.target_parts > 0 ? fmt::format("automatic: about {} parts in the batch", s.target_parts)
+                                                : std::string("never");
   fmt::print("splits     {}\n", rule);
   fmt::print("schedule   {} work items for {} workers, at most {} parts a unit, {} part slots (booked {})\n", n_items,
              plan.policy.n_workers, most_parts, n_slots, plan.bounds.n_slots);
@@ -178,6 +179,10 @@ Status plan_or_error(const PlanOptions& options) {
   fmt::print("case       {}\n", host.label);
   print_route(plan, call.problem, device);
   print_schedule(plan, batch);
+  for (const Plan& few : plan.few_rows) {
+    fmt::print("few rows   sequences of at most {} rows: policy {}\n", plan.policy.few_rows, few.policy.name);
+    print_schedule(few, batch);
+  }
   print_cost(plan, call.problem, device);
   return draw(options, call.problem, plan, batch, host.label);
 }

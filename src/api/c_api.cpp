@@ -175,8 +175,7 @@ flashrel_code flashrel_schedule(const flashrel_attention_args* args, flashrel_sc
     FLASHREL_RETURN_IF_ERROR(check_memory("buffer", buffer->data, buffer->bytes, call.plan.schedule_memory.total_bytes()));
     buffer->key = schedule_key(call.problem, call.plan);
     if (is_empty(call.problem)) return {};
-    return on_device(call,
-                     [&] { return call.plan.backend->schedule(call.problem, call.tensors, call.plan, buffer->data, stream); });
+    return on_device(call, [&] { return run_schedule(call.problem, call.tensors, call.plan, buffer->data, stream); });
   });
 }
 

@@ -35,6 +35,7 @@ void write_schedule(Json& json, const Plan& plan) {
   const ScheduleShape& s = plan.schedule;
   const char* rule = s.fixed_tiles_per_part > 0 ? "deterministic"
                      : s.max_parts > 0          ? "num_splits"
+                     : s.n_shares > 0           ? "equal shares"
                      : s.target_parts > 0       ? "automatic"
                                                 : "never";
   json.begin_object("splits")
@@ -82,6 +83,12 @@ std::string describe_plan(const Problem& problem, const Device& device, const Pl
   json.text("bias", name_of(problem.bias)).text("route", name_of(plan.policy.route));
   write_policy(json, plan.policy);
   write_schedule(json, plan);
+  for (const Plan& few : plan.few_rows) {
+    json.begin_object("few_rows").integer("at_most", plan.policy.few_rows);
+    write_policy(json, few.policy);
+    write_schedule(json, few);
+    json.end_object();
+  }
   write_ledger(json, "workspace", plan.workspace);
   write_ledger(json, "schedule_memory", plan.schedule_memory);
   const Cost cost = estimate_cost(problem, device);

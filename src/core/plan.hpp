@@ -33,6 +33,7 @@ struct Policy {
   Route route = Route::kNone;
   int patience_clocks = 0;  // equal shares: how long a CTA waits for the parts of others before it leaves the merge to them
   int stages = 1;           // depth of the key/value pipeline, where there is one
+  int few_rows = 0;  // sequences of at most so many packed rows have a plan of their own, Plan::few_rows; 0 = all are alike
   CostModel cost;
   bool operator==(const Policy&) const = default;
 };
@@ -57,7 +58,11 @@ struct Plan {
   ScheduleBounds bounds;
   Workspace schedule_memory;  // filled from the lengths by Backend::schedule; any call of an equal plan may read it
   Workspace workspace;        // scratch of one call
+  // None or one: the plan of the sequences of few rows in a batch that also holds long ones. It runs first; its memory lies in
+  // this plan's, as the two entries below.
+  std::vector<Plan> few_rows;
 };
+inline constexpr std::string_view kFewRowsScheduleEntry = "few_rows_schedule", kFewRowsWorkspaceEntry = "few_rows_workspace";
 
 // Where a call's memory is.
 struct CallMemory {

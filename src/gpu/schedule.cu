@@ -57,7 +57,7 @@ __device__ void for_each_unit(const ScheduleTables& p, Shared& shared, Body&& bo
   const int thread = static_cast<int>(threadIdx.x);
   for (int first_seq = 0; first_seq < p.shape.n_seqs; first_seq += kThreads) {
     const int seq = first_seq + thread;
-    const Lengths mine = seq < p.shape.n_seqs ? p.batch.lengths(seq) : Lengths{};
+    const Lengths mine = seq < p.shape.n_seqs ? served_lengths(p.shape, p.batch.lengths(seq)) : Lengths{};
     const int n_row_tiles = mine.q_len > 0 ? row_tiles(mine.q_len, p.shape.group, p.shape.tile_rows) : 0;
     long long total;
     const long long before = scan(shared, n_row_tiles, total);

@@ -129,7 +129,7 @@ template <class LengthsOf>
 std::int64_t batch_tiles(const ScheduleShape& s, LengthsOf&& lengths_of) {
   std::int64_t total = 0;
   for (int seq = 0; seq < s.n_seqs; ++seq) {
-    const Lengths lengths = lengths_of(seq);
+    const Lengths lengths = served_lengths(s, lengths_of(seq));
     const int n_row_tiles = row_tiles(lengths.q_len, s.group, s.tile_rows);
     for (int row_tile = 0; row_tile < n_row_tiles; ++row_tile) total += unit_tiles(s, lengths, row_tile).size();
   }
@@ -144,7 +144,7 @@ int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) 
   const int auto_tiles = s.target_parts > 0 ? auto_tiles_per_part(s, batch_tiles(s, lengths_of)) : 0;
   int n_slots = 0;
   for (int seq = 0; seq < s.n_seqs; ++seq) {
-    const Lengths lengths = lengths_of(seq);
+    const Lengths lengths = served_lengths(s, lengths_of(seq));
     for (int row_tile = row_tiles(lengths.q_len, s.group, s.tile_rows) - 1; row_tile >= 0; --row_tile) {
       const UnitShape unit = make_unit(s, lengths, seq, row_tile, auto_tiles);
       for (int kv_head = 0; kv_head < s.n_kv_heads; ++kv_head) {

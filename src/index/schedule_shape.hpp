@@ -20,8 +20,16 @@ struct ScheduleShape {
   int min_tiles_per_part = 1;    // automatic: a part has at least this many tiles
   int n_shares = 0;              // automatic, instead of target_parts: equal shares (index/shares.hpp), for units of a single
                                  // row tile
+  // Sequences of other numbers of packed rows are another plan's (Plan::few_rows) and have no items here.
+  Range served_rows{0, kFar};
   constexpr bool operator==(const ScheduleShape&) const = default;
 };
+
+// A sequence as the schedule sees it: without rows when it is another plan's.
+FLASHREL_HD constexpr Lengths served_lengths(const ScheduleShape& s, Lengths lengths) {
+  const long long rows = static_cast<long long>(lengths.q_len) * s.group;
+  return s.served_rows.contains(static_cast<int>(min_of<long long>(rows, kFar - 1))) ? lengths : Lengths{0, lengths.kv_len};
+}
 
 struct WorkItem {
   int seq = 0, kv_head = 0;

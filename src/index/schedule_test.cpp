@@ -333,6 +333,41 @@ TEST(Schedule, WindowCostDoesNotGrowWithKvLen) {
     }
 }
 
+// Two plans that share out the sequences of a batch by their rows: each has the items of the batch in which the sequences of
+// the other have no rows.
+TEST(Schedule, SequencesOfOtherRowsHaveNoItems) {
+  std::mt19937 random(2);
+  const auto upto = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n + 1)); };
+  const std::vector<Tiling> tilings = all_tilings();
+  const std::vector<Cut> cuts = all_cuts();
+  for (int trial = 0; trial < 3000; ++trial) {
+    const Tiling& tiling = tilings[static_cast<std::size_t>(upto(static_cast<int>(tilings.size()) - 1))];
+    ScheduleShape s = shape_of(tiling, cuts[static_cast<std::size_t>(upto(static_cast<int>(cuts.size()) - 1))],
+                               visible_distances(true, upto(1) ? upto(200) : -1, -1), 1 + upto(6));
+    const int few_rows = upto(40);
+    std::vector<Lengths> batch, few, many;
+    for (int seq = 0; seq < s.n_seqs; ++seq) {
+      const Lengths lengths{upto(3) == 0 ? 0 : upto(upto(1) ? 60 : 4), upto(900)};
+      const bool has_few = lengths.q_len * s.group <= few_rows;
+      batch.push_back(lengths);
+      few.push_back(has_few ? lengths : Lengths{0, lengths.kv_len});
+      many.push_back(has_few ? Lengths{0, lengths.kv_len} : lengths);
+    }
+    for (const bool of_few : {false, true}) {
+      s.n_shares = of_few && upto(1) ? 1 + upto(9) : 0;
+      s.served_rows = of_few ? Range{0, few_rows + 1} : Range{few_rows + 1, kFar};
+      const Table table = table_of(s, batch);
+      s.served_rows = {0, kFar};
+      const Table expected = table_of(s, of_few ? few : many);
+      ASSERT_EQ(table.items, expected.items) << "trial " << trial;
+      ASSERT_EQ(table.n_slots, expected.n_slots);
+    }
+  }
+  ScheduleShape s;
+  s.group = 16;
+  EXPECT_EQ(served_lengths(s, {kMaxLength - 1, 1}).q_len, kMaxLength - 1) << "rows past every bound are served";
+}
+
 TEST(Schedule, LengthsNearTheLimit) {
   constexpr int kLast = kMaxLength - 1;
   for (const Tiling& tiling : all_tilings()) {

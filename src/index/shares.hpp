@@ -22,7 +22,7 @@ struct SeqTiles {
 };
 
 FLASHREL_HD constexpr SeqTiles seq_tiles(const ScheduleShape& s, Lengths lengths) {
-  if (lengths.q_len <= 0) return {};
+  if (served_lengths(s, lengths).q_len <= 0) return {};
   return {key_tiles(visible_keys({0, lengths.q_len}, lengths, s.visible), s.tile_keys), s.n_kv_heads};
 }
 

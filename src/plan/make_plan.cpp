@@ -9,8 +9,26 @@
 namespace flashrel {
 namespace {
 
+// The call as the plan of its sequences of few rows sees it.
+Problem few_rows_problem(const Problem& problem, const Policy& policy) {
+  Problem few = problem;
+  few.max_seqlen_q = policy.few_rows / problem.group();
+  return few;
+}
+
 // "At most n": beyond this many part slots more splits only cost memory.
 constexpr std::int64_t kMaxRequestedSlots = 8192;
+
+// Everything that the schedule and one call of a plan with shape and bounds need.
+void book_memory(const Problem& problem, Plan& plan) {
+  const auto n_slots = static_cast<std::size_t>(plan.bounds.n_slots);
+  const auto tile_rows = static_cast<std::size_t>(plan.policy.tile_rows), head_dim = static_cast<std::size_t>(problem.head_dim);
+  plan.schedule_memory = plan.workspace = Workspace{};
+  book_work_list(plan);
+  plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
+  plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
+  plan.backend->book(problem, plan);
+}
 
 }  // namespace
 
@@ -22,6 +40,7 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
   s.tile_rows = policy.tile_rows;
   s.tile_keys = policy.tile_keys;
   s.visible = problem.visible;
+  s.served_rows.begin = policy.few_rows > 0 ? policy.few_rows + 1 : 0;
   s.min_tiles_per_part = policy.min_tiles_per_part;
   if (options.deterministic) {
     s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
@@ -42,6 +61,12 @@ Status make_plan(const Problem& problem, const Device& device, const Options& op
   plan = Plan{};
   FLASHREL_RETURN_IF_ERROR(choose_backend(problem, device, options, plan));
   plan.policy = plan.backend->choose_policy(problem, device, options);
+  if (plan.policy.few_rows > 0) {
+    Plan few;
+    few.backend = plan.backend;
+    few.policy = plan.backend->choose_policy(few_rows_problem(problem, plan.policy), device, options);
+    plan.few_rows.push_back(few);
+  }
   complete_plan(problem, options, plan);
   return {};
 }
@@ -56,14 +81,16 @@ void book_work_list(Plan& plan) {
 void complete_plan(const Problem& problem, const Options& options, Plan& plan) {
   plan.schedule = make_schedule_shape(problem, options, plan.policy);
   plan.bounds = schedule_bounds(plan.schedule, problem.n_tokens, problem.max_seqlen_q, problem.max_seqlen_k);
-
-  const auto n_slots = static_cast<std::size_t>(plan.bounds.n_slots);
-  const auto tile_rows = static_cast<std::size_t>(plan.policy.tile_rows), head_dim = static_cast<std::size_t>(problem.head_dim);
-  plan.schedule_memory = plan.workspace = Workspace{};
-  book_work_list(plan);
-  plan.workspace.book("part_out", n_slots * tile_rows * head_dim * sizeof(float));  // [slot][row][head_dim]
-  plan.workspace.book("part_lse", n_slots * tile_rows * sizeof(float));             // [slot][row]
-  plan.backend->book(problem, plan);
+  book_memory(problem, plan);
+  for (Plan& few : plan.few_rows) {
+    const Problem few_problem = few_rows_problem(problem, plan.policy);
+    few.schedule = make_schedule_shape(few_problem, options, few.policy);
+    few.schedule.served_rows = {0, plan.policy.few_rows + 1};
+    few.bounds = schedule_bounds(few.schedule, few_problem.n_tokens, few_problem.max_seqlen_q, few_problem.max_seqlen_k);
+    book_memory(few_problem, few);
+    plan.schedule_memory.book(std::string(kFewRowsScheduleEntry), few.schedule_memory.total_bytes());
+    plan.workspace.book(std::string(kFewRowsWorkspaceEntry), few.workspace.total_bytes());
+  }
 }
 
 std::uint64_t schedule_key(const Problem& problem, const Plan& plan) {
@@ -81,6 +108,10 @@ std::uint64_t schedule_key(const Problem& problem, const Plan& plan) {
   for (const std::int64_t value : {std::int64_t{plan.policy.n_workers}, problem.n_tokens, problem.max_seqlen_q,
                                    problem.max_seqlen_k, std::int64_t{problem.page_size}, problem.max_pages})
     mix(&value, sizeof value);
+  for (const Plan& few : plan.few_rows) {
+    const std::uint64_t few_key = schedule_key(problem, few);
+    mix(&few_key, sizeof few_key);
+  }
   return key;
 }
 

@@ -127,16 +127,20 @@ TEST(MakePlan, DeterministicPlansDoNotSeeTheBatch) {
         Options options = t.options;
         options.deterministic = true, options.num_splits = num_splits;
         const auto items_of = [&](int n_seqs, std::int64_t max_q, std::int64_t max_k) {
-          const Plan plan = plan_of(t, make_problem(t.device.memory, n_seqs, max_q, max_k), options);
-          EXPECT_EQ(plan.schedule.tile_rows, plan.policy.tile_rows);
+          const Plan whole = plan_of(t, make_problem(t.device.memory, n_seqs, max_q, max_k), options);
+          std::vector<const Plan*> plans{&whole};
+          for (const Plan& few : whole.few_rows) plans.push_back(&few);
           std::vector<WorkItem> items;
-          build_schedule(
-              plan.schedule,
-              [&](int seq) { return seq == 0 ? lengths : Lengths{static_cast<int>(max_q), static_cast<int>(max_k)}; },
-              [&](WorkItem item) {
-                item.slot = 0;
-                if (item.seq == 0) items.push_back(item);
-              });
+          for (const Plan* plan : plans) {
+            EXPECT_EQ(plan->schedule.tile_rows, plan->policy.tile_rows);
+            build_schedule(
+                plan->schedule,
+                [&](int seq) { return seq == 0 ? lengths : Lengths{static_cast<int>(max_q), static_cast<int>(max_k)}; },
+                [&](WorkItem item) {
+                  item.slot = 0;
+                  if (item.seq == 0) items.push_back(item);
+                });
+          }
           return items;
         };
         const auto alone = items_of(1, lengths.q_len, lengths.kv_len);

@@ -88,6 +88,8 @@ TEST(GpuGraph, ReplayFollowsLengthsTablesAndData) {
        "q=1,1,1 kv=300,900,5 hq=8 hkv=1 page=16 extent=128 bias=fused"},
       {"q=70,3,7 kv=400,90,7 hq=8 hkv=2 page=16 extent=64 bias=fused max_q=70",
        "q=3,7,70 kv=90,7,400 hq=8 hkv=2 page=16 extent=64 bias=fused max_q=70"},
+      {"q=70,3,7 kv=600,90,7 hq=8 hkv=1 page=16 extent=64 bias=fused max_q=70",
+       "q=3,7,70 kv=90,7,600 hq=8 hkv=1 page=16 extent=64 bias=fused max_q=70"},
       {"q=1,0,2 kv=640,0,20 hq=8 hkv=1 page=64 extent=64 bias=logits max_q=2",
        "q=2,1,0 kv=20,640,0 hq=8 hkv=1 page=64 extent=64 bias=logits max_q=2"},
       {"q=33,40 kv=200,64 hq=4 hkv=4 page=16 bias=none max_q=40", "q=40,33 kv=64,200 hq=4 hkv=4 page=16 bias=none max_q=40"},

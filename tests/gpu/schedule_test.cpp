@@ -126,6 +126,7 @@ TEST_F(GpuSchedule, RandomBatches) {
     if (rule == 2) shape.fixed_tiles_per_part = 1 + upto(8);
     if (rule == 3) shape.target_parts = 1 + upto(500);
     shape.min_tiles_per_part = 1 + upto(3);
+    if (upto(2) == 0) shape.served_rows.begin = upto(60);
     Batch batch;
     for (int seq = 0; seq < shape.n_seqs; ++seq) {
       batch.q_lens.push_back(upto(3) == 0 ? 0 : upto(upto(7) == 0 ? 2000 : 40));
@@ -144,6 +145,7 @@ TEST_F(GpuSchedule, EqualShares) {
     shape.tile_rows = 72;
     shape.n_shares = 1 + upto(trial % 2 == 0 ? 7 : gpu::kMaxShares - 1);
     if (upto(1)) shape.visible = visible_distances(true, upto(1) ? upto(200) : -1, -1);
+    if (upto(2) == 0) shape.served_rows.end = upto(60);
     Batch batch;
     for (int seq = 0; seq < shape.n_seqs; ++seq) {
       batch.q_lens.push_back(upto(3) == 0 ? 0 : upto(8));

@@ -11,9 +11,14 @@
 
 namespace flashrel::sm90 {
 
-// The kernel that a call takes: decode for a few rows a sequence, unless the result must not depend on the lengths of
-// neighbours.
+// Sequences of at most so many packed rows go to decode even in a call that prefill takes: in batches that may hold both, and
+// in `deterministic` calls always.
+inline constexpr int kFewRows = 32;
+
+// The kernel that a call takes whose sequences are all of at most max_seqlen_q rows: decode when those are few.
 bool takes_decode(const Problem& problem, const Options& options);
+// Policy::few_rows of a call that prefill takes: kFewRows or 0.
+int choose_few_rows(const Problem& problem, const Options& options);
 // The kernel that a plan was made for.
 bool is_decode(const Policy& policy);
 

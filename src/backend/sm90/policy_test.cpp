@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "backend/sm90/decode/tiles.hpp"
@@ -287,11 +289,55 @@ TEST(Sm90Policy, DeterministicCallsKeepTheirKernelWhateverTheirLength) {
   Problem p = prefill();
   Options options;
   options.deterministic = true;
-  for (const int q_len : {1, 9, 100}) {
+  for (const int q_len : {1, 4, 5, 9, 100}) {
     p.max_seqlen_q = q_len;
     EXPECT_EQ(supports(p, h200(), options), "");
-    EXPECT_FALSE(is_decode(choose_policy(p, h200(), options)));
+    const Policy policy = choose_policy(p, h200(), options);
+    EXPECT_EQ(is_decode(policy), q_len * 8 <= kFewRows);
+    EXPECT_EQ(policy.few_rows, is_decode(policy) ? 0 : kFewRows);
   }
+  // Decode alone has these: a longer neighbour would take such a sequence to another backend.
+  p.n_kv_heads = 32, p.max_seqlen_q = 1;
+  EXPECT_EQ(supports(p, h200(), {}), "");
+  EXPECT_EQ(supports(p, h200(), options).rfind("n_q_heads / n_kv_heads: got 2,", 0), 0u);
+}
+
+// Chunks and decodes in one call: a plan for either, whose schedules share out the sequences.
+TEST(Sm90Policy, MixedBatchesHaveAPlanForTheFewRows) {
+  Problem p = prefill();
+  p.n_seqs = 128;
+  p.n_tokens = 127 + 2048;
+  p.max_seqlen_q = 2048;
+  p.max_seqlen_k = 65536;
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, h200(), {.backend = "sm90"}, plan).ok());
+  ASSERT_EQ(plan.few_rows.size(), 1u);
+  const Plan& few = plan.few_rows[0];
+  EXPECT_FALSE(is_decode(plan.policy));
+  EXPECT_TRUE(is_decode(few.policy));
+  EXPECT_EQ(few.policy.tile_rows, kFewRows);
+  EXPECT_EQ(plan.schedule.served_rows, (Range{kFewRows + 1, kFar}));
+  EXPECT_EQ(few.schedule.served_rows, (Range{0, kFewRows + 1}));
+  for (const auto& [ledger, name, bytes] :
+       {std::tuple{&plan.workspace, kFewRowsWorkspaceEntry, few.workspace.total_bytes()},
+        {&plan.schedule_memory, kFewRowsScheduleEntry, few.schedule_memory.total_bytes()}}) {
+    const auto entry = std::find_if(ledger->entries().begin(), ledger->entries().end(),
+                                    [name = name](const Workspace::Entry& e) { return e.name == name; });
+    ASSERT_NE(entry, ledger->entries().end()) << name;
+    EXPECT_EQ(entry->bytes, bytes) << name;
+  }
+  Plan other = plan;
+  other.few_rows[0].schedule.n_shares = 7;
+  EXPECT_NE(schedule_key(p, plan), schedule_key(p, other));
+
+  const auto is_mixed = [](const Problem& problem) { return choose_few_rows(problem, {}) > 0; };
+  EXPECT_TRUE(is_mixed(p));
+  Problem equal = p, fresh = p, alone = p, clamped = p;
+  equal.n_tokens = equal.n_seqs * equal.max_seqlen_q;
+  fresh.max_seqlen_k = fresh.max_seqlen_q;
+  alone.n_seqs = 1, alone.n_tokens = 2000;
+  clamped.band = {-kFar, kFar};
+  for (const Problem& problem : {equal, fresh, alone, clamped}) EXPECT_FALSE(is_mixed(problem));
 }
 
 TEST(Sm90Policy, DecodeTakesTheSmallestInstanceAndEverySm) {
@@ -324,17 +370,17 @@ TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {
   EXPECT_EQ(target(2304, 2304, 8, 1), 0) << "short units fill the gaps of a causal triangle";
 }
 
-// One row on 128K keys in a batch of prefills is cut; the prefills are not.
-TEST(Sm90Policy, ALongDecodeRowAmongPrefillsIsCut) {
+// A few rows on 128K keys, too many for decode, in a batch of prefills are cut; the prefills are not.
+TEST(Sm90Policy, LongContextsAmongPrefillsAreCut) {
   Problem p = prefill();
   p.n_seqs = 9;
-  p.n_tokens = 8 * 2048 + 1;
+  p.n_tokens = 8 * 2048 + 9;
   p.max_seqlen_q = 2048;
   p.max_seqlen_k = 131072;
   const Policy policy = choose_policy(p, h200(), {});
   const ScheduleShape shape = make_schedule_shape(p, {}, policy);
   int decode_parts = 0, longest = 0;
-  const auto lengths_of = [](int seq) { return seq == 4 ? Lengths{1, 131072} : Lengths{2048, 2048}; };
+  const auto lengths_of = [](int seq) { return seq == 4 ? Lengths{9, 131072} : Lengths{2048, 2048}; };
   build_schedule(shape, lengths_of, [&](const WorkItem& item) {
     longest = max_of(longest, item.tile_end - item.tile_begin);
     if (item.seq == 4) decode_parts = item.n_parts;
@@ -358,6 +404,23 @@ TEST(Sm90Policy, AChunkThatFillsAWaveStaysWhole) {
   const ScheduleShape shape = make_schedule_shape(p, {}, policy);
   int n_items = 0;
   build_schedule(shape, [](int) { return Lengths{2048, 32768}; }, [&](const WorkItem&) { ++n_items; });
+  EXPECT_EQ(n_items, 128);
+}
+
+// The same among decodes, which have a plan of their own.
+TEST(Sm90Policy, AChunkAmongDecodesStaysWhole) {
+  Problem p = prefill();
+  p.n_q_heads = 8;
+  p.n_kv_heads = 1;
+  p.n_seqs = 128;
+  p.n_tokens = 2048 + 127;
+  p.max_seqlen_q = 2048;
+  p.max_seqlen_k = 65536;
+  const Policy policy = choose_policy(p, h200(), {});
+  const ScheduleShape shape = make_schedule_shape(p, {}, policy);
+  int n_items = 0;
+  build_schedule(
+      shape, [](int seq) { return seq == 5 ? Lengths{2048, 32768} : Lengths{1, 65536}; }, [&](const WorkItem&) { ++n_items; });
   EXPECT_EQ(n_items, 128);
 }
 

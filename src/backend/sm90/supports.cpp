@@ -103,7 +103,8 @@ std::string supports(const Problem& p, const Device& device, const Options& opti
   if (p.bias == BiasMode::kLogits)
     if (std::string reason = check_logits(p, options); !reason.empty()) return reason;
   if (p.bias == BiasMode::kFused)
-    if (std::string reason = check_fused(p, decode); !reason.empty()) return reason;
+    // The kernel of a deterministic sequence is found by its own rows, so prefill must serve the call whatever the bounds are.
+    if (std::string reason = check_fused(p, decode && !options.deterministic); !reason.empty()) return reason;
   if (prefill::kWarpRows % p.group() != 0) return refusal("n_q_heads / n_kv_heads", p.group(), "1, 2, 4, 8 or 16");
   // Decode has head_dim 128 alone, d_rel above 16 and rel_logits for few rows, those in q's dtype, and no edge clamp. The
   // prefill kernel serves such short queries, but slower than mma; so only `auto` turns them away, and not from a deterministic

@@ -102,7 +102,8 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
   k.scale = static_cast<float>(p.softmax_scale);
   k.scale_log2 = shared.scale_log2;
-  k.slack = 0.5f / k.scale_log2;
+  // Deterministic: a column's reference must not follow when another column's does.
+  k.slack = plan.schedule.fixed_tiles_per_part > 0 ? 0.0f : 0.5f / k.scale_log2;
   k.lowest_score = -1e37f / max_of(1.0f, k.scale_log2);
   if (p.bias == BiasMode::kNone) return k;
   k.band = p.band;

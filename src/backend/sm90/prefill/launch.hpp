@@ -44,7 +44,8 @@ const void* kernel_address();
 // counts where the whole call takes microseconds.
 inline bool schedules_itself(const Plan& plan) {
   constexpr int kMaxSeqs = 32;  // one lane each
-  return plan.bounds.n_slots == 0 && plan.schedule.n_seqs <= kMaxSeqs && plan.bounds.n_items <= plan.policy.n_workers;
+  return plan.few_rows.empty() && plan.bounds.n_slots == 0 && plan.schedule.n_seqs <= kMaxSeqs &&
+         plan.bounds.n_items <= plan.policy.n_workers;
 }
 
 // Enqueues the kernel that makes the work list, if one is needed.
