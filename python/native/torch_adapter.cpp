@@ -29,7 +29,7 @@ void PyEval_RestoreThread(void*);
 
 // What flashrel_torch_* know of torch; filled by _adapter.py.
 struct flashrel_torch {
-  const DLPackExchangeAPI* dlpack;  // what torch.Tensor.__dlpack_c_exchange_api__ holds
+  const DLPackExchangeAPI* dlpack;            // what torch.Tensor.__dlpack_c_exchange_api__ holds
   const PyObject *none, *tensor, *parameter;  // None, torch.Tensor, torch.nn.Parameter
 };
 }
@@ -121,7 +121,8 @@ class PythonArguments {
     PyObject* object = PyTuple_GetItem(tuple_, i);
     if (object == torch_.none) return true;
     DLTensor dl;
-    return is_torch(object) && torch_.dlpack->dltensor_from_py_object_no_sync(object, &dl) == 0 && read_dl_tensor(dl, device, out);
+    return is_torch(object) && torch_.dlpack->dltensor_from_py_object_no_sync(object, &dl) == 0 &&
+           read_dl_tensor(dl, device, out);
   }
   bool integer(int i, std::int64_t& out) const {
     out = PyLong_AsLongLong(PyTuple_GetItem(tuple_, i));
