@@ -58,8 +58,8 @@ struct BiasSlice<T, NoBias> {
   __device__ __forceinline__ BiasSlice(const KernelParams&, Sm&, int, int) {}
   template <class Sm>
   __device__ __forceinline__ void open(const KernelParams&, Sm&, const Job&, int, int) {}
-  template <class Sm>
-  __device__ __forceinline__ void scores(const KernelParams&, Sm&, float (&)[Sm::kKeys / 2], int, int, int) {}
+  template <class Sm, int kScores>
+  __device__ __forceinline__ void scores(const KernelParams&, Sm&, float (&)[kScores], int, int, int) {}
 };
 
 // The elements of a row are dealt out to the k indices of the products in the order in which a lane finds them in 8 bytes (16
@@ -101,12 +101,12 @@ struct BiasSlice<T, FusedBias<kGroup, kSteps>> {
     }
   }
 
-  // s = bias of key tile `tile`, in units of 1 / softmax_scale.
-  template <class Sm>
-  __device__ __forceinline__ void scores(const KernelParams& p, Sm&, float (&s)[Sm::kKeys / 2], int tile, int, int lane) const {
+  // s = bias of key tile `tile`, or of its first 2 kScores keys, in units of 1 / softmax_scale.
+  template <class Sm, int kScores>
+  __device__ __forceinline__ void scores(const KernelParams& p, Sm&, float (&s)[kScores], int tile, int, int lane) const {
     const int origin = clamped_origin(first_index - static_cast<long long>(tile) * Sm::kKeys, p.rel_extent);
     const std::uint8_t* base = lane_proj + origin * kRowBytes;
-    constexpr int kBlocks = Sm::kKeys / kBlockKeys;
+    constexpr int kBlocks = 2 * kScores / kBlockKeys;
     if constexpr (kGroup == 16) {
 #pragma unroll
       for (int f = kBlocks - 1; f >= 0; --f) {

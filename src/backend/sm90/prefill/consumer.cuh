@@ -25,7 +25,7 @@ template <class T, class Bias, class Sm>
 class Consumer {
   using Slice = BiasSlice<T, Bias>;
   static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
-  static constexpr bool kBias = Slice::kBiased;
+  static constexpr bool kBias = Slice::kBiased, kHalves = kKnowsHalves<Bias, Sm::kKeys>;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -69,12 +69,12 @@ class Consumer {
 
   template <bool kMasked, bool kBiased>
   __device__ __forceinline__ void step() {
-    issue_products<kBiased>();
-    if constexpr (kMasked) mask();
+    issue_products<kBiased>(s_);
+    if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
     softmax_.template update<false, kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
     gpu::wgmma_wait<0>();
     release_v();
-    pack_probabilities();
+    pack_probabilities(s_);
     if (softmax_.grew) {
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; i += 4) {
@@ -90,27 +90,24 @@ class Consumer {
     gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
     bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
-    multiply_qk(kBias);
+    multiply_qk(s_, kBias);
     gpu::wgmma_commit();
     gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
     gpu::wgmma_wait<0>();
     release_k();
-    mask();
+    mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
     softmax_.template update<true, true>(s_, p_.scale_log2);
-    pack_probabilities();
+    pack_probabilities(s_);
     clear_output();
   }
 
   // First tile of a job, if there is one, together with the last PV of the job before it, whose result is then written.
   __device__ __forceinline__ void join_step(bool more) {
     const SoftmaxRows previous = softmax_;
-    if (more) {
-      issue_products<kBias>();
-      mask();
-      softmax_.template update<true, true>(s_, p_.scale_log2);
-      gpu::wgmma_wait<0>();
-      release_v();
-      pack_probabilities();
+    if (more && first_is_half_) {
+      if constexpr (kHalves) join_products(lower_half());
+    } else if (more) {
+      join_products(s_);
     } else {
       wait_v();
       gpu::wgmma_fence();
@@ -123,15 +120,26 @@ class Consumer {
     clear_output();
   }
 
-  // QK of tile_ and PV of the tile before it; returns when the scores are there, PV still running.
-  template <bool kBiased>
-  __device__ __forceinline__ void issue_products() {
+  template <int kScores>
+  __device__ __forceinline__ void join_products(float (&s)[kScores]) {
+    issue_products<kBias>(s);
+    mask_scores(s, seen_columns(row_a_), seen_columns(row_b_));
+    softmax_.template update<true, true>(s, p_.scale_log2);
+    gpu::wgmma_wait<0>();
+    release_v();
+    pack_probabilities(s);
+  }
+
+  // QK of tile_, or of its first 2 kScores keys, and PV of the tile before it; returns when the scores are there, PV still
+  // running.
+  template <bool kBiased, int kScores>
+  __device__ __forceinline__ void issue_products(float (&s)[kScores]) {
     wait_k();
     gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
     // After the hand-over: products of the bias wait for those of the other warpgroup.
-    if constexpr (kBiased) bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
+    if constexpr (kBiased) bias_.scores(p_, sm_, s, tile_, warp_, lane_);
     gpu::wgmma_fence();
-    multiply_qk(kBiased);
+    multiply_qk(s, kBiased);
     gpu::wgmma_commit();
     gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
     wait_v();
@@ -141,14 +149,15 @@ class Consumer {
     release_k();
   }
 
-  __device__ __forceinline__ void multiply_qk(bool accumulate) {
+  template <int kScores>
+  __device__ __forceinline__ void multiply_qk(float (&s)[kScores], bool accumulate) {
     // K as B [key][dim]: groups of 8 keys kKeyGroupBytes apart; 16 dims are 32 bytes of a line.
     const std::uint64_t k = gpu::wgmma_descriptor(gpu::smem_address(sm_.k[0]), 16, kKeyGroupBytes) +
                             static_cast<std::uint64_t>(k_count_ % kStages * (Sm::kKvBytes >> 4));
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i)
-      gpu::wgmma_64xNx16<T, gpu::BMajor::kK, kTileKeys>(s_, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4),
-                                                        i > 0 || accumulate);
+      gpu::wgmma_64xNx16<T, gpu::BMajor::kK, 2 * kScores>(s, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4),
+                                                          i > 0 || accumulate);
   }
 
   __device__ __forceinline__ void multiply_pv() {
@@ -173,6 +182,7 @@ class Consumer {
     const auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };
     tile_ = uniform(job.tiles.end - 1);
     first_tile_ = uniform(job.tiles.begin);
+    first_is_half_ = kHalves && uniform(job.first_is_half) != 0;
     loops_ = {uniform(job.loops.masked_to), uniform(job.loops.biased_to), uniform(job.loops.plain_to)};
     gpu::mbarrier_wait(gpu::smem_address(&sm_.q_full), q_phase);
     load_q();
@@ -198,6 +208,8 @@ class Consumer {
   }
 
   // ---------------------------------------------------------------- small things
+  // Scores of the lower half of a tile's keys.
+  __device__ __forceinline__ float (&lower_half())[kTileKeys / 4] { return reinterpret_cast<float(&)[kTileKeys / 4]>(s_); }
   __device__ __forceinline__ int warpgroup() const { return warp_ / 4; }
 
   // The columns of this lane that a row sees in tile_.
@@ -207,12 +219,15 @@ class Consumer {
     const int offset = job.first_pos + (row >> p_.group_log2) - origin;
     return lane_columns({offset - p_.visible.end + 1, min_of(offset - p_.visible.begin, job.kv_len - 1 - origin) + 1});
   }
-  __device__ __forceinline__ void mask() { mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_)); }
 
   // Two neighbouring score blocks are one A operand of 16 keys, register for register (index/frag.hpp).
-  __device__ __forceinline__ void pack_probabilities() {
+  template <int kScores>
+  __device__ __forceinline__ void pack_probabilities(const float (&s)[kScores]) {
 #pragma unroll
-    for (int i = 0; i < kTileKeys / 4; ++i) p_ops_[i / 4][i % 4] = gpu::pack2<T>(s_[i * 2], s_[i * 2 + 1]);
+    for (int i = 0; i < kScores / 2; ++i) p_ops_[i / 4][i % 4] = gpu::pack2<T>(s[i * 2], s[i * 2 + 1]);
+    // The upper half of a halved tile: PV multiplies all of it, because a branch there costs every tile 7 %.
+#pragma unroll
+    for (int i = kScores / 2; i < kTileKeys / 4; ++i) p_ops_[i / 4][i % 4] = 0;
   }
   __device__ __forceinline__ void clear_output() {
 #pragma unroll
@@ -248,6 +263,7 @@ class Consumer {
 
   std::uint32_t k_count_ = 0, v_count_ = 0, job_count_ = 0;  // used so far; stage = n % size, phase = n / size & 1
   int tile_, first_tile_;
+  bool first_is_half_;  // Job::first_is_half
   TileLoops loops_;
 };
 

@@ -6,24 +6,39 @@ namespace flashrel::sm90::prefill {
 namespace {
 
 // Every part of every unit: the job's ranges say of each tile what classify says.
-void check_jobs(int tile_keys, Lengths lengths, int group_log2, Range visible, Range band) {
-  const int group = 1 << group_log2;
+void check_jobs(int max_parts, Lengths lengths, const JobRules& rules) {
+  const int group = 1 << rules.group_log2, tile_keys = rules.tile_keys;
+  const Range visible = rules.visible, band = rules.band;
   ScheduleShape shape;
   shape.n_seqs = 1;
   shape.group = group;
   shape.tile_rows = kTileRows;
   shape.tile_keys = tile_keys;
   shape.visible = visible;
-  shape.max_parts = 3;
+  shape.max_parts = max_parts;
   const auto emit = [&](const WorkItem& item) {
     Job job;
-    make_job(item, lengths, 1000, group_log2, visible, band, tile_keys, job);
+    make_job(item, lengths, 1000, rules, job);
     const Range tokens = row_tokens({item.row_tile * kTileRows, item.row_tile * kTileRows + item.n_rows}, group);
     EXPECT_EQ(job.first_token, 1000 + tokens.begin);
-    EXPECT_EQ(job.first_pos, q_pos(tokens.begin, lengths));
-    EXPECT_EQ(job.tiles, (Range{item.tile_begin, item.tile_end}));
+    EXPECT_EQ(job.first_pos, q_pos(tokens.begin, lengths) - job.first_key);
+    EXPECT_EQ(job.kv_len, lengths.kv_len - job.first_key);
+    EXPECT_EQ(job.first_key % kWindowBoxKeys, 0);
+    if (item.n_parts > 1) {
+      EXPECT_EQ(job.first_key, 0);
+      EXPECT_EQ(job.tiles, (Range{item.tile_begin, item.tile_end}));
+    }
+    const Range keys_of_job{job.first_key + job.tiles.begin * tile_keys,
+                            job.first_key + job.tiles.end * tile_keys - (job.first_is_half != 0 ? tile_keys / 2 : 0)};
+    const Range visible_to_job = visible_keys(tokens, lengths, visible);
+    if (item.n_parts == 1 && !job.tiles.empty()) {
+      EXPECT_TRUE(keys_of_job.begin <= visible_to_job.begin && visible_to_job.end <= keys_of_job.end) << "a key is missed";
+      const int granularity = rules.halves ? tile_keys / 2 : tile_keys;
+      EXPECT_LT(keys_of_job.size() - visible_to_job.size(), kWindowBoxKeys + granularity) << "tiles in vain";
+    }
+    if (!rules.halves || item.n_parts > 1) EXPECT_EQ(job.first_is_half, 0);
     for (int tile = job.tiles.begin; tile < job.tiles.end; ++tile) {
-      const Range keys{tile * tile_keys, (tile + 1) * tile_keys};
+      const Range keys{job.first_key + tile * tile_keys, job.first_key + (tile + 1) * tile_keys};
       const TileClass expected = classify(tokens, keys, lengths, visible, band);
       const bool first_visited = tile == job.tiles.end - 1;
       ASSERT_EQ(job.loops.masked(tile), expected.masked || first_visited)
@@ -40,9 +55,9 @@ void check_jobs(int tile_keys, Lengths lengths, int group_log2, Range visible, R
     for (int key = 0; key < lengths.kv_len; ++key) {
       bool seen = false;
       for (int i = 0; i < lengths.q_len && !seen; ++i) seen = visible.contains(q_pos(i, lengths) - key);
-      ASSERT_TRUE(!seen || job.seen.contains(key));
+      ASSERT_TRUE(!seen || key < job.first_key || job.seen.contains(key - job.first_key));
     }
-    ASSERT_LE(job.seen.end, lengths.kv_len);
+    ASSERT_LE(job.seen.end, job.kv_len);
     ASSERT_GE(job.seen.begin, 0);
   };
   build_schedule(shape, [&](int) { return lengths; }, emit);
@@ -56,7 +71,28 @@ TEST(Sm90Job, RangesAgreeWithClassify) {
         for (int kv_len : {1, 63, 128, 129, 300, 700})
           for (const Range visible :
                {Range{0, kFar}, Range{0, 1}, Range{0, 128}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
-            for (const Range band : bands) check_jobs(tile_keys, {q_len, kv_len}, group_log2, visible, band);
+            for (const Range band : bands)
+              for (const bool halves : {false, true})
+                for (const int max_parts : {1, 3})
+                  check_jobs(max_parts, {q_len, kv_len}, {group_log2, visible, band, tile_keys, halves && tile_keys == 128});
+}
+
+// The local layers of the models: 512 keys and 32 tokens are four tiles and a half wherever they stand.
+TEST(Sm90Job, AWindowOf512MeetsFourTilesAndAHalf) {
+  ScheduleShape shape;
+  shape.n_seqs = 1, shape.group = 4, shape.tile_rows = kTileRows, shape.tile_keys = kMaxTileKeys, shape.visible = {0, 512};
+  for (const int context : {0, 1, 17, 96, 1000})
+    build_schedule(
+        shape, [&](int) { return Lengths{4096, 4096 + context}; },
+        [&](const WorkItem& item) {
+          if (item.row_tile < 16) return;
+          Job job;
+          make_job(item, {4096, 4096 + context}, 0, {2, {0, 512}, {0, 512}, kMaxTileKeys, true}, job);
+          ASSERT_EQ(job.tiles, (Range{0, 5}));
+          ASSERT_EQ(job.first_is_half, 1);
+          ASSERT_EQ(job.loops.masked_to, 4);
+          ASSERT_EQ(job.loops.plain_to, 1);
+        });
 }
 
 TEST(Sm90Job, LongSequences) {
@@ -66,7 +102,7 @@ TEST(Sm90Job, LongSequences) {
   item.tile_begin = 0;
   item.tile_end = kMaxLength / kMaxTileKeys;
   Job job;
-  make_job(item, {64, kMaxLength - 1}, 0, 3, {0, kFar}, {0, 1024}, kMaxTileKeys, job);
+  make_job(item, {64, kMaxLength - 1}, 0, {3, {0, kFar}, {0, 1024}, kMaxTileKeys, false}, job);
   EXPECT_EQ(job.first_pos, kMaxLength - 1 - 64 + 48);
   EXPECT_EQ(job.loops.masked_to, (job.first_pos + 1) / kMaxTileKeys);
   EXPECT_EQ(job.loops.biased_to, (job.first_pos - 1023) / kMaxTileKeys);

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
   if (warp < 4) {
     gpu::give_registers<kOtherRegisters<Bias>>();
     if (warp == 0)
-      scheduler_warp<T>(p, sm);
+      scheduler_warp<T, kKnowsHalves<Bias, Sm::kKeys>>(p, sm);
     else if (warp == 1)
       Loader<Sm>(p, sm).run_keys(rel_tile_bytes(kSteps));
     else if (warp == 2)

@@ -36,6 +36,7 @@ struct KernelParams {
   Range band;  // empty without a bias
   int n_tokens = 0;
   int group = 1, group_log2 = 0;
+  bool windowed = false;                     // rows see a bounded number of keys back
   int n_boxes = 1, keys_per_box = 8;         // of a key tile
   int zero_page = 0;                         // page coordinate outside the cache: TMA fills zeros
   int k_head_stride = 0, v_head_stride = 0;  // elements; 0 with one KV head

@@ -26,6 +26,10 @@ template <class Bias>
 inline constexpr int kLogitBytes = 0;
 template <class Logit>
 inline constexpr int kLogitBytes<LogitsBias<Logit>> = sizeof(Logit);
+// Whether a job may begin with half a tile (Job::first_is_half): half of 96 keys is no whole number of boxes, and the slots of
+// rel_logits hold whole tiles.
+template <class Bias, int kTileKeys>
+inline constexpr bool kKnowsHalves = kLogitBytes<Bias> == 0 && kTileKeys % 64 == 0;
 
 // A CTA starts with 168 registers a thread (65,536 / 384, in steps of 8) and can only hand those around. The consumers of the
 // fused bias need all that they can get; elsewhere the loading warps do better with more than 24.

@@ -32,7 +32,7 @@ class Loader {
       const int first = job.tiles.begin;
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
         const Place next = find_box(job, tile - 1);  // page numbers are read one step before they are needed
-        load_k(job, place);
+        load_k(job, tile, place);
         place = next;
       }
     }
@@ -67,7 +67,8 @@ class Loader {
   __device__ __forceinline__ Place find_box(const Job& job, int tile) const {
     Place place{p_.zero_page, 0};
     if (tile < job.tiles.begin || lane_ >= p_.n_boxes) return place;
-    const Box box = box_at(tile * kTileKeys + lane_ * p_.keys_per_box, p_.keys_per_box, p_.batch.page_size, job.seen);
+    const Box box =
+        box_at(tile * kTileKeys + lane_ * p_.keys_per_box, p_.keys_per_box, p_.batch.page_size, job.seen, job.first_key);
     place.slot = box.slot;
     if (!box.needed || box.entry >= p_.batch.max_pages) return place;
     const int page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
@@ -86,22 +87,23 @@ class Loader {
     }
   }
 
-  // This lane's box of one K or V tile; its bytes count on `bar`.
+  // This lane's box of one K or V tile of `n_boxes`; its bytes count on `bar`.
   __device__ __forceinline__ void load_box(std::uint32_t tile_smem, const CUtensorMap& map, std::uint32_t bar, int x,
-                                           Place place) {
-    if (lane_ < p_.n_boxes) {
+                                           Place place, int n_boxes) {
+    if (lane_ < n_boxes) {
       const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKvBytes / kTileKeys);
       gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, place.page);
     }
   }
 
-  __device__ __forceinline__ void load_k(const Job& job, Place place) {
+  __device__ __forceinline__ void load_k(const Job& job, int tile, Place place) {
     const int stage = n_tiles_ % kStages;
     const std::uint32_t full = gpu::smem_address(&sm_.k_full[stage]);
     gpu::mbarrier_wait(gpu::smem_address(&sm_.k_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
-    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes);
+    const int halved = tile == job.tiles.end - 1 ? job.first_is_half : 0;
+    if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes >> halved);
     __syncwarp();  // SYNC: bytes are announced before the first copy may bring any
-    load_box(gpu::smem_address(sm_.k[stage]), p_.k, full, job.kv_head * p_.k_head_stride, place);
+    load_box(gpu::smem_address(sm_.k[stage]), p_.k, full, job.kv_head * p_.k_head_stride, place, p_.n_boxes >> halved);
     ++n_tiles_;
   }
 
@@ -117,7 +119,7 @@ class Loader {
     }
     if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes);
     __syncwarp();  // SYNC: as in load_k
-    load_box(gpu::smem_address(sm_.v[stage]), p_.v, full, job.kv_head * p_.v_head_stride, place);
+    load_box(gpu::smem_address(sm_.v[stage]), p_.v, full, job.kv_head * p_.v_head_stride, place, p_.n_boxes);
     ++n_tiles_;
   }
 

@@ -52,41 +52,45 @@ __device__ __forceinline__ bool find_item(const KernelParams& p, int index, Work
   return true;
 }
 
-template <int kKeys>
+// kHalves: whether the kernel knows half tiles.
+template <int kKeys, bool kHalves>
 __device__ __forceinline__ void read_job(const KernelParams& p, const WorkItem& item, Job& job) {
   const int seq_begin = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
-  make_job(item, p.batch.lengths(item.seq), seq_begin, p.group_log2, p.visible, p.band, kKeys, job);
+  const JobRules rules{p.group_log2, p.visible, p.band, kKeys, kHalves && p.windowed};
+  make_job(item, p.batch.lengths(item.seq), seq_begin, rules, job);
   // Prefix sums that point past the tensors give an unspecified result, but never an access outside.
   const int n_tokens_there = job.first_token < 0 ? 0 : clamp_to(p.n_tokens - job.first_token, 0, kTileRows);
   job.n_rows = min_of(job.n_rows, n_tokens_there << p.group_log2);
 }
 
-template <class T, class Sm>
+template <class T, bool kHalves, class Sm>
 __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Sm& sm) {
   // SYNC: the kernel may have started before the schedule kernel ended (launch.cu). All else that this kernel reads was there
   // before that one began, and nothing but proj is touched before the first job.
   asm volatile("griddepcontrol.wait;" ::: "memory");
   const int lane = threadIdx.x % 32;
   int item_index = blockIdx.x;
-  for (int job_idx = 0;;) {
+  for (std::uint32_t job_idx = 0;;) {
     Job& job = sm.jobs[job_idx % kJobRing];
     gpu::mbarrier_wait(gpu::smem_address(&sm.job_empty[job_idx % kJobRing]), (job_idx / kJobRing & 1) ^ 1);
     bool more;
     if (p.schedules_itself) {
       WorkItem item;
       more = find_item(p, item_index, item);
-      if (lane == 0 && more) read_job<Sm::kKeys>(p, item, job);
+      if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, item, job);
     } else {
       more = item_index < p.work.header->n_items;
-      if (lane == 0 && more) read_job<Sm::kKeys>(p, p.work.items[item_index], job);
+      if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, p.work.items[item_index], job);
     }
+    if (lane == 0 && job_idx == 0) job.first_is_half = 0;  // only a job that follows another begins with half a tile
     if (lane == 0 && !more) job.n_rows = 0;
     __syncwarp();
     if (more && (job.n_rows == 0 || job.tiles.empty())) {
       write_empty_rows<T, Sm::kHeadDim>(p, job);
       __syncwarp();
     } else {
-      if (lane == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[job_idx % kJobRing]));
+      // The address is computed anew: no register holds it while the job is made.
+      if (lane == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[gpu::opaque(job_idx) % kJobRing]));
       if (!more) return;
       gpu::mbarrier_wait(gpu::smem_address(&sm.job_taken), job_idx & 1);
       ++job_idx;

@@ -78,7 +78,11 @@ FLASHREL_HD constexpr int q_offset_bytes(int row, int line, int chunk) {
 // ---------------------------------------------------------------- boxes
 // A key tile is loaded as boxes of gcd(page_size, its keys) keys: no box crosses a page, and all have the size that the tensor
 // map fixes. page_size is a multiple of 8, so a tile has at most 16.
-constexpr int box_keys(int page_size, int tile_keys) { return std::gcd(page_size, tile_keys); }
+// Where there is a window, tiles begin at any multiple of kWindowBoxKeys (job.hpp), and half a tile is a whole number of boxes.
+inline constexpr int kWindowBoxKeys = 32;
+constexpr int box_keys(int page_size, int tile_keys, bool windowed) {
+  return std::gcd(page_size, windowed ? kWindowBoxKeys : tile_keys);
+}
 
 struct Box {
   int entry = 0, slot = 0;  // of the block table; first slot inside the page
@@ -86,10 +90,11 @@ struct Box {
   constexpr bool operator==(const Box&) const = default;
 };
 
-// The box of `keys` keys from `key` on; `seen` = keys that some row of the sequence sees.
-FLASHREL_HD constexpr Box box_at(int key, int keys, const FastDiv& page_size, Range seen) {
-  const int entry = page_size.quotient(key);
-  return {entry, key - entry * static_cast<int>(page_size.divisor), !intersect({key, key + keys}, seen).empty()};
+// The box of `keys` keys from `key` on; `seen` = keys that some row of the sequence sees. Both count from first_key.
+FLASHREL_HD constexpr Box box_at(int key, int keys, const FastDiv& page_size, Range seen, int first_key) {
+  const int entry = page_size.quotient(first_key + key);
+  const int slot = first_key + key - entry * static_cast<int>(page_size.divisor);
+  return {entry, slot, !intersect({key, key + keys}, seen).empty()};
 }
 
 }  // namespace flashrel::sm90::prefill

@@ -79,22 +79,23 @@ TEST(Sm90Tiles, EveryChunkOfATileHasItsOwnPlace) {
 
 TEST(Sm90Tiles, BoxesCoverATileKeyByKeyInsideTheirPages) {
   for (int tile_keys : {96, 128})
-    for (int page = 8; page <= 600; page += 8) {
-      const int keys = box_keys(page, tile_keys);
-      const FastDiv divide(static_cast<std::uint32_t>(page));
-      ASSERT_LE(tile_keys / keys, 16);
-      ASSERT_EQ(tile_keys % keys, 0);
-      for (int tile : {0, 1, 2, 3, 7, 1000, 8388606}) {
-        for (int key = tile * tile_keys; key < (tile + 1) * tile_keys; ++key) {
-          const int in_box = key % tile_keys % keys;
-          const Box box = box_at(key - in_box, keys, divide, {0, kMaxLength});
-          ASSERT_EQ(box.entry, key / page);
-          ASSERT_EQ(box.slot + in_box, key % page);
-          ASSERT_LE(box.slot + keys, page);
-          ASSERT_EQ(box.slot % kKeysPerGroup, 0);
+    for (int page = 8; page <= 600; page += 8)
+      for (const int first_key : {0, 32, 7 * 32}) {
+        const int keys = box_keys(page, tile_keys, first_key > 0);
+        const FastDiv divide(static_cast<std::uint32_t>(page));
+        ASSERT_LE(tile_keys / keys, 16);
+        ASSERT_EQ(tile_keys % keys, 0);
+        for (int tile : {0, 1, 2, 3, 7, 1000, 8388606}) {
+          for (int key = tile * tile_keys; key < (tile + 1) * tile_keys; ++key) {
+            const int in_box = key % tile_keys % keys;
+            const Box box = box_at(key - in_box, keys, divide, {0, kMaxLength}, first_key);
+            ASSERT_EQ(box.entry, (first_key + key) / page);
+            ASSERT_EQ(box.slot + in_box, (first_key + key) % page);
+            ASSERT_LE(box.slot + keys, page);
+            ASSERT_EQ(box.slot % kKeysPerGroup, 0);
+          }
         }
       }
-    }
 }
 
 TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
@@ -104,11 +105,11 @@ TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
         for (int end = begin; end <= 420; end += 11)
           for (int tile = 0; tile < 4; ++tile) {
             const Range seen{begin, end};
-            const int keys = box_keys(page, tile_keys);
+            const int keys = box_keys(page, tile_keys, false);
             for (int first = tile * tile_keys; first < (tile + 1) * tile_keys; first += keys) {
               bool needed = false;
               for (int key = first; key < first + keys; ++key) needed = needed || seen.contains(key);
-              ASSERT_EQ(box_at(first, keys, FastDiv(static_cast<std::uint32_t>(page)), seen).needed, needed);
+              ASSERT_EQ(box_at(first, keys, FastDiv(static_cast<std::uint32_t>(page)), seen, 0).needed, needed);
             }
             for (int row = 0; row < tile_keys; ++row)
               ASSERT_EQ(keys_in_tile(seen, tile, tile_keys).contains(row), seen.contains(tile * tile_keys + row));
