@@ -18,9 +18,11 @@ struct RowResult {
 
 __device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float max, float softmax_scale) {
   const float sum = gpu::quad_sum(lane_sum);
+  // Both before the choice, so that it is no branch. The short division has two units of error in its range, far inside which
+  // a sum lies.
+  const float inverse = __fdividef(1.0f, sum), lse = max * softmax_scale + __logf(sum);
   const bool empty = sum == 0.0f;
-  // The short division: no branch, and two units of error in its range, far inside which a sum lies.
-  return {row, empty ? 0.0f : __fdividef(1.0f, sum), empty ? kEmptyLse : max * softmax_scale + __logf(sum)};
+  return {row, empty ? 0.0f : inverse, empty ? kEmptyLse : lse};
 }
 
 // One row. The four lanes of a row hold columns 8 b + 2 c + {0, 1} of block b (c = lane % 4). Neighbours exchange one of every
