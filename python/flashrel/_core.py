@@ -296,6 +296,8 @@ def rel_attention(
 
 
 _SIGNATURE = inspect.signature(rel_attention)
+_NAMES = _SIGNATURE.parameters.keys()
+_DEFAULTS = {name: p.default for name, p in _SIGNATURE.parameters.items() if p.default is not p.empty}
 _SCALAR_NAMES = list(inspect.signature(scalars_of).parameters)[1:]
 
 
@@ -311,9 +313,9 @@ def plan(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> dict[str
 
 def _prepare_only(q: Array, k_cache: Array, v_cache: Array, **arguments: Any) -> _Call:
     """The call that rel_attention would make, packed."""
-    bound = _SIGNATURE.bind(q, k_cache, v_cache, **arguments)
-    bound.apply_defaults()
-    given = bound.arguments
+    given = {**_DEFAULTS, "q": q, "k_cache": k_cache, "v_cache": v_cache, **arguments}
+    if given.keys() != _NAMES:
+        _SIGNATURE.bind(q, k_cache, v_cache, **arguments)  # raises; always, it would cost four times all the rest
     tensors = (*(given[name] for name in _abi.ATTENTION_TENSORS[:_OUT]), given["out"], None)
     scalars = scalars_of(q, *(given[name] for name in _SCALAR_NAMES))
     return prepare(

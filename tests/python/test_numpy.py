@@ -235,6 +235,16 @@ def test_signature():
     assert set(found) - set(promised) == {"route", "lse", "validate", "stream", "schedule"}
 
 
+@pytest.mark.parametrize("function", [flashrel.plan, flashrel.schedule, flashrel.rel_attention], ids=lambda f: f.__name__)
+def test_names_of_arguments_are_python_s_to_check(function):
+    arrays = Problem([3], [11]).arrays()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rel_bias'"):
+        function(**arrays, rel_bias=None)
+    arrays.pop("block_table")
+    with pytest.raises(TypeError, match="missing a? ?.*required .*'?block_table'?"):
+        function(**arrays)
+
+
 def test_lse_goes_where_the_caller_says():
     arrays = Problem([3, 1], [11, 5]).arrays()
     expected, expected_lse = flashrel.rel_attention(**arrays, return_lse=True)
