@@ -130,18 +130,18 @@ class Preparation:
 
     def __init__(self, original: Any) -> None:
         self.original = original
+        parameters = inspect.signature(original).parameters
+        self.defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
         self.unread: dict[Any, Any] = {}
 
     def __call__(self, *arguments: Any, **keywords: Any) -> tuple[Any, FusedBias]:
-        bound = inspect.signature(self.original).bind(*arguments, **keywords)
-        bound.apply_defaults()
-        a = bound.arguments
+        a = {**self.defaults, **dict(zip(_PREP, arguments)), **keywords}
         rel_proj, qkvr = a["rel_proj"], a["qkvr"]
         key = rel_proj.device, rel_proj.dtype, rel_proj.shape[0]
         if key not in self.unread:
             self.unread[key] = rel_proj.new_zeros(rel_proj.shape[0], self.N_COLUMNS)
         a["rel_proj"] = self.unread[key]
-        q, _ = self.original(*bound.args, **bound.kwargs)
+        q, _ = self.original(**a)
         first = (a["num_q_heads"] + 2 * a["num_kv_heads"]) * a["head_dim"]
         rel = qkvr[:, first : first + a["num_q_heads"] * a["d_rel"]].unflatten(1, (a["num_q_heads"], a["d_rel"]))
         tau = a["log_scaling"]
