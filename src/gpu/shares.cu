@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cub/block/block_scan.cuh>
-#include <cuda/functional>
+#include <cuda/std/functional>
 
 #include "gpu/cuda_status.hpp"
 #include "gpu/params.hpp"
@@ -30,19 +30,25 @@ struct Cut {
   bool inside = false;  // it makes one part more
 };
 
-using Scan64 = cub::BlockScan<long long, kThreads>;
-using Scan = cub::BlockScan<int, kThreads>;
+struct TilesAndUnits {
+  long long tiles = 0;
+  int units = 0;
+  __device__ TilesAndUnits operator+(const TilesAndUnits& other) const { return {tiles + other.tiles, units + other.units}; }
+};
+using BatchScan = cub::BlockScan<TilesAndUnits, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+using CutScan = cub::BlockScan<int, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
 struct Shared {
   union {
-    Scan64::TempStorage scan64;
-    Scan::TempStorage scan;
+    BatchScan::TempStorage batch_scan;
+    CutScan::TempStorage cut_scan;
   };
   long long tile_begin[kThreads];  // of chunk i's first sequence
   int unit_begin[kThreads];        // likewise
   Cut cuts[kThreads + 1];          // of share i; one more behind the last
   int first_item[kThreads + 1];    // of share i
   int first_cut[kThreads];         // of the unit that cut i falls inside of
+  int cut_of_merge[kThreads];      // first cut of the unit that stands at place i of the merge list
   int last_cut[kThreads];          // of the unit whose first cut is i
   int first_slot[kThreads];        // of the unit whose first cut is i
   int merge[kThreads];             // of the unit whose first cut is i: its place in the merge list
@@ -131,13 +137,14 @@ __device__ Counts find_cuts(const Batch& batch, Shared& shared, long long total_
     return shared.cuts[a].inside && shared.cuts[b].inside && shared.cuts[a].unit == shared.cuts[b].unit;
   };
   const bool first = cut.inside && !(i > 0 && same_unit(i - 1, i)), last = cut.inside && !same_unit(i, i + 1);
-  int parts_before, n_inside, merges_upto, n_merges, first_cut;
-  Scan(shared.scan).ExclusiveSum(cut.inside, parts_before, n_inside);
+  // Cuts inside units in the low half, units that begin to be cut in the high half: both at most kThreads.
+  int upto, all;
+  CutScan(shared.cut_scan).InclusiveSum(cut.inside + (first << 16), upto, all);
+  const int n_inside = all & 0xffff, n_merges = all >> 16, merges_upto = upto >> 16;
+  const int parts_before = (upto & 0xffff) - cut.inside;
+  if (first) shared.cut_of_merge[merges_upto - 1] = i;
   __syncthreads();
-  Scan(shared.scan).InclusiveSum(first, merges_upto, n_merges);
-  __syncthreads();
-  Scan(shared.scan).InclusiveScan(first ? i : 0, first_cut, cuda::maximum<>{});
-  __syncthreads();
+  const int first_cut = merges_upto > 0 ? shared.cut_of_merge[merges_upto - 1] : 0;
   shared.first_item[i] = i < n_used ? units_before(cut) + parts_before : total_units + n_inside;
   if (i == 0) shared.first_item[kThreads] = total_units + n_inside;
   shared.first_cut[i] = first_cut;
@@ -200,22 +207,20 @@ __global__ void __launch_bounds__(kThreads) shares_kernel(const __grid_constant_
   const int thread = static_cast<int>(threadIdx.x);
   const Batch batch{p, shared, max_of(1, ceil_div(p.shape.n_seqs, kThreads))};
 
-  long long tiles = 0, total_tiles;
-  int units = 0, total_units;
+  TilesAndUnits sum, before, total;
   for (int i = 0; i < batch.chunk_seqs; ++i) {
     const int seq = thread * batch.chunk_seqs + i;
     if (seq >= p.shape.n_seqs) break;
     const SeqTiles all = batch.tiles_of(seq);
-    tiles += all.total();
-    units += all.n_units;
+    sum = sum + TilesAndUnits{all.total(), all.n_units};
   }
-  Scan64(shared.scan64).ExclusiveSum(tiles, shared.tile_begin[thread], total_tiles);
-  __syncthreads();
-  Scan(shared.scan).ExclusiveSum(units, shared.unit_begin[thread], total_units);
+  BatchScan(shared.batch_scan).ExclusiveScan(sum, before, TilesAndUnits{}, cuda::std::plus<>{}, total);
+  shared.tile_begin[thread] = before.tiles;
+  shared.unit_begin[thread] = before.units;
   __syncthreads();
 
-  const int n_used = used_shares(p.shape, total_tiles);
-  const Counts counts = find_cuts(batch, shared, total_tiles, total_units, n_used);
+  const int n_used = used_shares(p.shape, total.tiles);
+  const Counts counts = find_cuts(batch, shared, total.tiles, total.units, n_used);
   // Lengths beyond the plan's bounds give an unspecified result, but never an access outside the tables.
   const bool fits = counts.n_items <= p.n_items_max && counts.n_slots <= p.n_slots_max;
 
