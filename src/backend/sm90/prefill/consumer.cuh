@@ -26,6 +26,9 @@ class Consumer {
   using Slice = BiasSlice<T, Bias>;
   static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
   static constexpr bool kBias = Slice::kBiased, kHalves = kKnowsHalves<Bias, Sm::kKeys>;
+  // With head_dim 64 the products are half as long, and waiting for the other warpgroup's costs more than it orders; but the
+  // ring of rel_logits relies on turns (logits.cuh).
+  static constexpr bool kTakesTurns = kHeadDim == 128 || kLogitBytes<Bias> != 0;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -33,7 +36,7 @@ class Consumer {
       : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32), bias_(params, shared, warp, lane_) {
     row_a_ = warp_row(warp_, lane_ / 4, p_.group_log2);
     row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group_log2);
-    if (warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
+    if (kTakesTurns && warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
   }
 
   __device__ __forceinline__ void run() {
@@ -87,12 +90,12 @@ class Consumer {
   // The very first tile: there is no PV to pair it with.
   __device__ __forceinline__ void first_step() {
     wait_k();
-    gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
+    take_turn();
     bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(s_, kBias);
     gpu::wgmma_commit();
-    gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
+    hand_over();
     gpu::wgmma_wait<0>();
     release_k();
     mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
@@ -135,13 +138,13 @@ class Consumer {
   template <bool kBiased, int kScores>
   __device__ __forceinline__ void issue_products(float (&s)[kScores]) {
     wait_k();
-    gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
+    take_turn();
     // After the hand-over: products of the bias wait for those of the other warpgroup.
     if constexpr (kBiased) bias_.scores(p_, sm_, s, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(s, kBiased);
     gpu::wgmma_commit();
-    gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
+    hand_over();
     wait_v();
     multiply_pv();
     gpu::wgmma_commit();
@@ -211,6 +214,12 @@ class Consumer {
   // Scores of the lower half of a tile's keys.
   __device__ __forceinline__ float (&lower_half())[kTileKeys / 4] { return reinterpret_cast<float(&)[kTileKeys / 4]>(s_); }
   __device__ __forceinline__ int warpgroup() const { return warp_ / 4; }
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (kTakesTurns) gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);
+  }
+  __device__ __forceinline__ void hand_over() const {
+    if constexpr (kTakesTurns) gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
+  }
 
   // The columns of this lane that a row sees in tile_.
   __device__ __forceinline__ std::uint32_t seen_columns(int row) const {
