@@ -63,8 +63,7 @@ class Consumer {
       }
       ++n_parts_made_;
     }
-    __syncwarp();
-    if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.item_empty[ring_]));
+    gpu::mbarrier_arrive(gpu::smem_address(&sm_.item_empty[ring_]));
   }
 
   __device__ __forceinline__ void use_tile(int flags) {

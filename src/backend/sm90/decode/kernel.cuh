@@ -22,7 +22,7 @@ __device__ __forceinline__ void init_barriers(Memory<kRows, kBias>& sm) {
   }
   for (int i = 0; i < 2; ++i) {
     init(sm.item_full[i], 32);
-    init(sm.item_empty[i], kConsumerWarps);
+    init(sm.item_empty[i], kConsumerWarps * 32);
   }
   gpu::fence_mbarrier_init();
 }

@@ -95,7 +95,7 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.visible = p.visible;
   k.n_tokens = static_cast<int>(p.n_tokens);
   while ((1 << k.group_log2) < p.group()) ++k.group_log2;
-  k.keys_per_box = box_keys(p.page_size, p.visible.end < kFar);
+  k.keys_per_box = box_keys(p.page_size, min_of<std::int64_t>(p.max_seqlen_k, p.visible.end));
   k.n_boxes = kTileKeys / k.keys_per_box;
   k.zero_page = static_cast<int>(max_of<std::int64_t>(1, p.n_pages));
   k.k_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.k_head) : 0;

@@ -8,7 +8,7 @@
 //   empty[stages]   8      consumer warps, tile is used up      loader
 //   raw_full[..]    1      loader + bytes of rel_proj's box     bias warp (mode fused only)
 //   item_full[2]    32     query warp's lanes + bytes of q, rel consumers
-//   item_empty[2]   8      consumer warps, result is written    query warp
+//   item_empty[2]   256    consumers, result is written         query warp
 //   named 1, 2      128    warpgroup 0 or 1                     the same: maxima and P are complete
 //   named 3         256    consumers                            the same: halves of an item meet, parts are merged
 #pragma once

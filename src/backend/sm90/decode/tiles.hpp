@@ -58,11 +58,11 @@ FLASHREL_HD constexpr int bias_entries(int rows) { return (kTileKeys - 1 + max_t
 
 // ---------------------------------------------------------------- boxes
 // A key tile is loaded as boxes of `keys` keys: no box crosses a page, and all have the size that the tensor map fixes.
-// Windows take small boxes, because a box at the window's edge brings keys that nobody sees.
-inline constexpr int kWindowBoxKeys = 16;
-constexpr int box_keys(int page_size, bool windowed) {
+// A box at the end of the keys or at a window's edge brings keys that nobody sees: where a sequence has few, boxes are small.
+inline constexpr int kSmallBoxKeys = 16, kFewKeys = 2048;
+constexpr int box_keys(int page_size, std::int64_t most_keys) {
   const int keys = std::gcd(page_size, kTileKeys);
-  return windowed ? min_of(keys, kWindowBoxKeys) : keys;
+  return most_keys <= kFewKeys ? min_of(keys, kSmallBoxKeys) : keys;
 }
 
 }  // namespace flashrel::sm90::decode
