@@ -77,7 +77,7 @@ Policy choose_decode(const Problem& problem, const Device& device) {
 
 bool takes_decode(const Problem& problem, const Options& options) {
   const int rows = decode::instance_rows(problem.max_seqlen_q * problem.group());
-  if (rows == 0 || is_clamped(problem.band) || problem.head_dim != kHeadDim) return false;
+  if (rows == 0 || is_clamped(problem.band) || problem.head_dim != decode::kHeadDim) return false;
   // Which kernel takes a sequence must not depend on the longest of its neighbours.
   if (options.deterministic && rows > kFewRows) return false;
   const bool broadcast = problem.n_tokens > 1 && problem.strides.rel_logits_token == 0;  // one token has no stride

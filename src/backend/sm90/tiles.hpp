@@ -7,7 +7,6 @@
 
 namespace flashrel::sm90 {
 
-inline constexpr int kHeadDim = 128;
 inline constexpr int kRelDim = 16;  // d_rel, zero-padded: one k step of mma.sync
 inline constexpr int kRelRowBytes = kRelDim * 2;
 
@@ -16,14 +15,15 @@ inline constexpr int kRelRowBytes = kRelDim * 2;
 // With eight keys innermost any box of 8, 16, ... keys is one TMA copy and lands where the whole tile would put it.
 inline constexpr int kLineElems = 64;
 inline constexpr int kLineBytes = 128;
-inline constexpr int kLinesPerRow = kHeadDim / kLineElems;
 inline constexpr int kKeysPerGroup = 8;
-inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;     // from one line of a key to its next
-inline constexpr int kKeyGroupBytes = kLinesPerRow * kGroupLineBytes;  // from one group of keys to the next
+inline constexpr int kGroupLineBytes = kKeysPerGroup * kLineBytes;  // from one line of a key to its next
 
+FLASHREL_HD constexpr int lines_per_row(int head_dim) { return head_dim / kLineElems; }
+// From one group of keys to the next.
+FLASHREL_HD constexpr int key_group_bytes(int head_dim) { return lines_per_row(head_dim) * kGroupLineBytes; }
 // Byte offset of 16 bytes (8 elements) of a key: chunk 0 ... 7 of a line.
-FLASHREL_HD constexpr int kv_offset_bytes(int key, int line, int chunk) {
-  return key / kKeysPerGroup * kKeyGroupBytes + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
+FLASHREL_HD constexpr int kv_offset_bytes(int head_dim, int key, int line, int chunk) {
+  return key / kKeysPerGroup * key_group_bytes(head_dim) + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
          swizzled_chunk(key, chunk) * kChunkBytes;
 }
 

@@ -145,7 +145,7 @@ class Consumer {
     if (sm_.tiles[stage_].seen.contains(key)) return;
 #pragma unroll
     for (int chunk = 0; chunk < 8; ++chunk)
-      *reinterpret_cast<uint4*>(sm_.v[stage_] + kv_offset_bytes(key, line, chunk)) = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(sm_.v[stage_] + kv_offset_bytes(kHeadDim, key, line, chunk)) = make_uint4(0, 0, 0, 0);
   }
 
   __device__ __forceinline__ void share_maxima() {

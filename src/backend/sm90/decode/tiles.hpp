@@ -22,6 +22,7 @@ constexpr Bias bias_of(BiasMode mode, int d_rel) {
 FLASHREL_HD constexpr bool is_fused(Bias bias) { return bias == Bias::kFused || bias == Bias::kWideFused; }
 FLASHREL_HD constexpr int rel_steps(Bias bias) { return bias == Bias::kWideFused ? 2 : bias == Bias::kFused ? 1 : 0; }
 
+inline constexpr int kHeadDim = 128;
 inline constexpr int kTileKeys = 64;
 // Depth of the ring of tiles of K and V, 32 KB each: 96 KB in flight an SM are enough to read at full speed. A fifth stage
 // where there is room for it gained 4 % on many short sequences and lost 2 % on windows.
@@ -45,6 +46,7 @@ inline constexpr int kMaxLogitsRows = 40, kMaxWideRows = 32;
 // ---------------------------------------------------------------- shared memory
 // LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [step of 16][packed row]
 // [16], not swizzled.
+inline constexpr int kLinesPerRow = lines_per_row(kHeadDim), kKeyGroupBytes = key_group_bytes(kHeadDim);
 inline constexpr int kKvTileBytes = kTileKeys / kKeysPerGroup * kKeyGroupBytes;
 
 // ---------------------------------------------------------------- bias

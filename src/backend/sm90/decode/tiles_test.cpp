@@ -25,7 +25,7 @@ TEST(Sm90DecodeTiles, KeysLieInRunsOfEight) {
   for (int key = 0; key < kTileKeys; ++key)
     for (int line = 0; line < kLinesPerRow; ++line)
       for (int chunk = 0; chunk < 8; ++chunk) {
-        const int offset = kv_offset_bytes(key, line, chunk);
+        const int offset = kv_offset_bytes(kHeadDim, key, line, chunk);
         EXPECT_EQ(offset / kKeyGroupBytes, key / kKeysPerGroup);
         EXPECT_TRUE(seen.insert(offset).second);
       }

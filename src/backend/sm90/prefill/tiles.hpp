@@ -46,16 +46,6 @@ FLASHREL_HD constexpr std::uint32_t lane_columns(Range columns) {
 }
 
 // ---------------------------------------------------------------- shared memory
-// Rows of 64 dims are one line, rows of 128 two.
-FLASHREL_HD constexpr int lines_per_row(int head_dim) { return head_dim / kLineElems; }
-// From one group of keys to the next.
-FLASHREL_HD constexpr int key_group_bytes(int head_dim) { return lines_per_row(head_dim) * kGroupLineBytes; }
-// backend/sm90/tiles.hpp, for both sizes of a row.
-FLASHREL_HD constexpr int kv_offset_bytes(int head_dim, int key, int line, int chunk) {
-  return key / kKeysPerGroup * key_group_bytes(head_dim) + line * kGroupLineBytes + key % kKeysPerGroup * kLineBytes +
-         swizzled_chunk(key, chunk) * kChunkBytes;
-}
-
 // LAYOUT. K and V: backend/sm90/tiles.hpp. Q [dim / 64][packed row][64], in the same swizzle; rel [packed row][16 or 32], not
 // swizzled.
 inline constexpr int kQLineBytes = kTileRows * kLineBytes;
