@@ -15,7 +15,7 @@ import tempfile
 
 ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-# C7510, C7520: "Potential Performance Loss: wgmma.mma_async instructions are serialized due to ..."
+# C7510, C7511, C7520: "Potential Performance Loss: wgmma.mma_async instructions are serialized due to ..."
 # C7519 (an arrive that ptxas adds by itself) is information: the products stay asynchronous.
 SERIAL = re.compile(r"C7510|C7520|Potential Performance Loss|serialized")
 
