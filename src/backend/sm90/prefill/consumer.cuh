@@ -27,8 +27,8 @@ class Consumer {
   static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
   static constexpr bool kBias = Slice::kBiased, kHalves = kKnowsHalves<Bias, Sm::kKeys>;
   // With head_dim 64 the products are half as long, and waiting for the other warpgroup's costs more than it orders; but the
-  // ring of rel_logits relies on turns (logits.cuh).
-  static constexpr bool kTakesTurns = kHeadDim == 128 || kLogitBytes<Bias> != 0;
+  // ring of rel_logits relies on turns (logits.cuh), and without a bias ptxas serialises products that no turn separates.
+  static constexpr bool kTakesTurns = kHeadDim == 128 || !kBias || kLogitBytes<Bias> != 0;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
