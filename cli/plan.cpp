@@ -92,7 +92,7 @@ void print_schedule(const Plan& plan, const std::vector<Lengths>& batch) {
   fmt::print("tiles      {} rows (tokens x group {}) x {} keys\n", s.tile_rows, s.group, s.tile_keys);
   const std::string rule = s.max_parts > 0              ? fmt::format("num_splits: at most {}", s.max_parts)
                            : s.fixed_tiles_per_part > 0 ? fmt::format("deterministic: {} tiles a part", s.fixed_tiles_per_part)
-                           : s.n_shares > 0     ? fmt::format("automatic: an equal share of the key tiles for each worker")
+                           : s.n_shares > 0     ? std::string("automatic: an equal share of the key tiles for each worker")
                            : s.target_parts > 0 ? fmt::format("automatic: about {} parts in the batch", s.target_parts)
                                                 : std::string("never");
   fmt::print("splits     {}\n", rule);

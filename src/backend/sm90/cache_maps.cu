@@ -13,7 +13,7 @@ struct PagedStrides {
 Status make_cache_maps(const Problem& p, const Tensors& t, int keys_per_box, gpu::L2Fetch fetch, CUtensorMap& k,
                        CUtensorMap& v) {
   const Strides& s = p.strides;
-  const int n_lines = p.head_dim / kLineElems;
+  const int n_lines = lines_per_row(p.head_dim);
   const auto make_map = [&](const char* name, const void* data, PagedStrides strides, CUtensorMap& map) {
     const std::int64_t heads_span = p.n_kv_heads > 1 ? (p.n_kv_heads - 1) * strides.head : 0;
     return gpu::make_tensor_map(name, data, p.dtype,
