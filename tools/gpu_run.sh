@@ -60,6 +60,7 @@ run() {
       golden) for b in $(backends); do step "golden_$b" "$kit/flashrel" check "$kit"/golden/*.safetensors --backend "$b"; done ;;
       conformance)
         for b in $(backends); do step "conformance_$b" "$kit/flashrel" verify --cases conformance decode --backend "$b"; done
+        step prefill_sm90 "$kit/flashrel" verify --cases prefill --backend sm90
         ;;
       tests)
         for name in gpu_tests revealing poison metamorphic offsets; do
