@@ -3,8 +3,8 @@
 # matrix, vLLM's files when there), call cost, peers. Nothing is installed or built.
 #   tools/gpu_python.sh LIBRARY_FOLDER [OUT_FOLDER]
 # LIBRARY_FOLDER holds libflashrel.so with the GPU backends, and libflashrel_torch.so, the reader of torch tensors.
-# FLASHREL_VLLM may name an unpacked vLLM wheel, or what tools/test_vllm.sh keeps of one, VLLM_SOURCES the sources of the same version (its own
-# operator tests run over the drop-in then), FLASHREL_FA4 a folder of tools/fa4_peer.py.
+# FLASHREL_VLLM may name an unpacked vLLM wheel, or what tools/test_vllm.sh keeps of one, VLLM_SOURCES the sources of the same
+# version (its own operator tests run over the drop-in then), FLASHREL_FA4 a folder of tools/fa4_peer.py.
 set -uo pipefail
 library=$(realpath "$1")
 out=$(realpath "${2:-.}")
