@@ -27,8 +27,8 @@ class Consumer {
   static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
   static constexpr bool kBias = Slice::kBiased, kHalves = kKnowsHalves<Bias, Sm::kKeys>;
   // With head_dim 64 the products are half as long, and waiting for the other warpgroup's costs more than it orders; but the
-  // ring of rel_logits relies on turns (logits.cuh), and without a bias ptxas serialises products that no turn separates.
-  static constexpr bool kTakesTurns = kHeadDim == 128 || !kBias || kLogitBytes<Bias> != 0;
+  // ring of rel_logits relies on turns (logits.cuh).
+  static constexpr bool kTakesTurns = kHeadDim == 128 || kLogitBytes<Bias> != 0;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -108,7 +108,11 @@ class Consumer {
   __device__ __forceinline__ void join_step(bool more) {
     const SoftmaxRows previous = softmax_;
     if (more && first_is_half_) {
-      if constexpr (kHalves) join_products(lower_half());
+      if constexpr (kHalves) {
+        // Not the lower half of s_, where ptxas may find no place for the products of both sizes and serialise all (C7511).
+        float half_scores[kTileKeys / 4];
+        join_products(half_scores);
+      }
     } else if (more) {
       join_products(s_);
     } else {
@@ -211,8 +215,6 @@ class Consumer {
   }
 
   // ---------------------------------------------------------------- small things
-  // Scores of the lower half of a tile's keys.
-  __device__ __forceinline__ float (&lower_half())[kTileKeys / 4] { return reinterpret_cast<float(&)[kTileKeys / 4]>(s_); }
   __device__ __forceinline__ int warpgroup() const { return warp_ / 4; }
   __device__ __forceinline__ void take_turn() const {
     if constexpr (kTakesTurns) gpu::named_barrier_sync(kTurnBarrier + warpgroup(), 256);

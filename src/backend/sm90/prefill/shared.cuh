@@ -18,7 +18,7 @@
 //                        follower, is past the job
 //   job_taken       1    K loader, starts a job           scheduler: work is claimed as late as latency allows
 //   named 1, 2    256    one warpgroup arrives, the       turns of warpgroup 0 and 1 at the tensor cores
-//                        other syncs                    (not with fused bias and head_dim 64)
+//                        other syncs                    (with head_dim 64 only for rel_logits)
 //   named 3       256    consumers                        consumers: proj^T is complete
 #pragma once
 
