@@ -29,9 +29,9 @@ struct KernelParams {
   gpu::BatchParams batch;
   gpu::OutputParams output;
   gpu::WorkParams work;
-  // Without a work list the CTAs find their items themselves, from `shape`.
+  // Without a work list the CTAs find their items themselves.
   bool schedules_itself = false;
-  ScheduleShape shape;
+  int n_seqs = 0, n_kv_heads = 1;
   Range visible;
   Range band;  // empty without a bias
   int n_tokens = 0;

@@ -87,7 +87,8 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.output = shared.output;
   k.work = shared.work;
   k.schedules_itself = schedules_itself(plan);
-  k.shape = plan.schedule;
+  k.n_seqs = p.n_seqs;
+  k.n_kv_heads = p.n_kv_heads;
   k.visible = p.visible;
   k.n_tokens = static_cast<int>(p.n_tokens);
   k.group = p.group();

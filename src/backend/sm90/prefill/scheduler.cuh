@@ -32,12 +32,16 @@ __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Jo
 }
 
 // Item `index` of a batch without a work list (schedules_itself), where no unit is cut; false when there are fewer. One lane
-// a sequence finds whose row tile it is, in the order of build_schedule.
+// a sequence finds whose row tile it is.
+template <int kKeys>
 __device__ __forceinline__ bool find_item(const KernelParams& p, int index, WorkItem& item) {
-  const int lane = threadIdx.x % 32, n_kv_heads = p.shape.n_kv_heads;
-  const int unit = index / n_kv_heads;
+  ScheduleShape shape;
+  shape.n_seqs = p.n_seqs, shape.n_kv_heads = p.n_kv_heads, shape.group = p.group;
+  shape.tile_rows = kTileRows, shape.tile_keys = kKeys, shape.visible = p.visible;
+  const int lane = threadIdx.x % 32;
+  const int unit = index / shape.n_kv_heads;
   const int n_row_tiles =
-      lane < p.shape.n_seqs ? row_tiles(max_of(0, p.batch.lengths(lane).q_len), p.shape.group, kTileRows) : 0;
+      lane < shape.n_seqs ? row_tiles(max_of(0, p.batch.lengths(lane).q_len), shape.group, shape.tile_rows) : 0;
   int end = n_row_tiles;  // units of sequences 0 ... lane
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -48,7 +52,7 @@ __device__ __forceinline__ bool find_item(const KernelParams& p, int index, Work
   if (beyond == 0) return false;
   const int seq = __ffs(static_cast<int>(beyond)) - 1;
   const int row_tile = __shfl_sync(~0u, end, seq) - 1 - unit;
-  item = make_item(make_unit(p.shape, p.batch.lengths(seq), seq, row_tile, kMaxLength), index - unit * n_kv_heads, 0, -1);
+  item = make_item(make_unit(shape, p.batch.lengths(seq), seq, row_tile, 0), index - unit * shape.n_kv_heads, 0, -1);
   return true;
 }
 
@@ -76,7 +80,7 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Sm& sm) {
     bool more;
     if (p.schedules_itself) {
       WorkItem item;
-      more = find_item(p, item_index, item);
+      more = find_item<Sm::kKeys>(p, item_index, item);
       if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, item, job);
     } else {
       more = item_index < p.work.header->n_items;
