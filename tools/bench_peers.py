@@ -108,6 +108,7 @@ CASES = [
     Case("chunk 2K of 32K 8/1", 2048, 32768, 8, 1, 1024),
     Case("skewed 64 x 17..4096 64/8", SKEWED, SKEWED, 64, 8, 1024),
     Case("even 64 x same tokens 64/8", [sum(SKEWED) // 64] * 64, [sum(SKEWED) // 64] * 64, 64, 8, 1024),
+    Case("chunks 16 x 512 on 0..30K 8/1", [512] * 16, [512 + 2048 * i for i in range(16)], 8, 1, 1024),
     Case("single 512 8/1", 512, 512, 8, 1, 1024),
     Case("scale 1/sqrt(d) 8K 64/8", 8192, 8192, 64, 8, 1024, scale=128**-0.5),
     Case("d_rel 32 8K 64/8", 8192, 8192, 64, 8, 1024, d_rel=32),

@@ -30,6 +30,7 @@ struct Policy {
   int min_tiles_per_part = 1;
   bool equal_shares = false;  // automatic, instead: every worker gets an equal run of the batch's key tiles (index/shares.hpp)
   int fixed_tiles_per_part = 1;  // deterministic cutting
+  bool by_cost = false;          // sequences of long parts first (index/schedule.hpp); not with equal_shares
   Route route = Route::kNone;
   int patience_clocks = 0;  // equal shares: how long a CTA waits for the parts of others before it leaves the merge to them
   int stages = 1;           // depth of the key/value pipeline, where there is one

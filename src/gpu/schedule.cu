@@ -1,7 +1,7 @@
-// Sequences are taken kThreads at a time, their row tiles ("units") kThreads at a time; block-wide prefix sums give every unit
-// its first item, slot and merge entry, then all threads write items side by side. Every block counts the whole batch and
-// writes its share of the items, so that none waits for another: items are many (4,096 at 8K tokens of 16 KV heads), and one SM
-// writes them slower than it counts.
+// Class of cost after class (there is one, unless the shape says by_cost), sequences are taken kThreads at a time, their row
+// tiles ("units") kThreads at a time; block-wide prefix sums give every unit its first item, slot and merge entry, then all
+// threads write items side by side. Every block counts the whole batch and writes its share of the items, so that none waits
+// for another: items are many (4,096 at 8K tokens of 16 KV heads), and one SM writes them slower than it counts.
 #include <cuda_runtime.h>
 
 #include <cub/block/block_scan.cuh>
@@ -31,6 +31,7 @@ struct Shared {
   int item_end[kThreads];  // items of units [0, i], counted from the first unit of this round
   Lengths lengths[kThreads];
   int unit_end[kThreads];  // units of sequences [0, i], counted from the first sequence of this chunk
+  unsigned classes;        // of find_classes
 };
 
 // Smallest i with x < ends[i].
@@ -55,13 +56,14 @@ __device__ long long scan(Shared& shared, long long value, long long& total) {
 }
 
 // Calls body(seq, row_tile, lengths, valid, n_in_round) with a whole block: unit i of a round goes to thread i, in table order.
-template <class Body>
-__device__ void for_each_unit(const ScheduleTables& p, Shared& shared, Body&& body) {
+// takes(lengths): whether the sequence is one of those asked for.
+template <class Takes, class Body>
+__device__ void for_each_unit(const ScheduleTables& p, Shared& shared, Takes&& takes, Body&& body) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int first_seq = 0; first_seq < p.shape.n_seqs; first_seq += kThreads) {
     const int seq = first_seq + thread;
     const Lengths mine = seq < p.shape.n_seqs ? served_lengths(p.shape, p.batch.lengths(seq)) : Lengths{};
-    const int n_row_tiles = mine.q_len > 0 ? row_tiles(mine.q_len, p.shape.group, p.shape.tile_rows) : 0;
+    const int n_row_tiles = mine.q_len > 0 && takes(mine) ? row_tiles(mine.q_len, p.shape.group, p.shape.tile_rows) : 0;
     long long total;
     const long long before = scan(shared, n_row_tiles, total);
     shared.lengths[thread] = mine;
@@ -79,6 +81,19 @@ __device__ void for_each_unit(const ScheduleTables& p, Shared& shared, Body&& bo
   }
 }
 
+// Bit c: some sequence with rows is of class c.
+__device__ unsigned find_classes(const ScheduleTables& p, Shared& shared, int auto_tiles) {
+  if (p.shape.by_cost == 0) return 1;
+  if (threadIdx.x == 0) shared.classes = 0;
+  __syncthreads();
+  for (int seq = static_cast<int>(threadIdx.x); seq < p.shape.n_seqs; seq += kThreads) {
+    const Lengths lengths = served_lengths(p.shape, p.batch.lengths(seq));
+    if (lengths.q_len > 0) atomicOr(&shared.classes, 1u << cost_class(p.shape, lengths, auto_tiles));
+  }
+  __syncthreads();
+  return shared.classes;
+}
+
 __global__ void __launch_bounds__(kThreads, 1) schedule_kernel(const __grid_constant__ ScheduleTables p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // A kernel launched to overlap with this one may take its place on the other SMs; it waits before it reads the table.
@@ -92,7 +107,8 @@ __global__ void __launch_bounds__(kThreads, 1) schedule_kernel(const __grid_cons
   int auto_tiles = 0;
   if (shape.target_parts > 0) {
     long long tiles = 0, total;
-    for_each_unit(p, shared, [&](int, int row_tile, Lengths lengths, bool valid, int) {
+    const auto takes_all = [](Lengths) { return true; };
+    for_each_unit(p, shared, takes_all, [&](int, int row_tile, Lengths lengths, bool valid, int) {
       if (valid) tiles += unit_tiles(shape, lengths, row_tile).size();
     });
     scan(shared, tiles, total);
@@ -100,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 1) schedule_kernel(const __grid_cons
   }
 
   long long n_items = 0, n_slots = 0, n_merges = 0;
-  for_each_unit(p, shared, [&](int seq, int row_tile, Lengths lengths, bool valid, int n_units) {
+  const auto write_items = [&](int seq, int row_tile, Lengths lengths, bool valid, int n_units) {
     Unit unit{};
     if (valid) unit.shape = make_unit(shape, lengths, seq, row_tile, auto_tiles);
     const int n_parts = valid ? unit.shape.n_parts : 0;
@@ -130,7 +146,12 @@ __global__ void __launch_bounds__(kThreads, 1) schedule_kernel(const __grid_cons
     n_slots += slots_total;
     n_merges += merges_total;
     __syncthreads();
-  });
+  };
+  for (unsigned left = find_classes(p, shared, auto_tiles); left != 0;) {
+    const int cost = 31 - __clz(static_cast<int>(left));  // the costliest first
+    left ^= 1u << cost;
+    for_each_unit(p, shared, [&](Lengths lengths) { return cost_class(shape, lengths, auto_tiles) == cost; }, write_items);
+  }
 
   if (thread == 0 && blockIdx.x == 0) {
     // Lengths beyond the plan's bounds give an unspecified result, but never an access outside the tables.

@@ -2,9 +2,11 @@
 //
 // A unit is one row tile of one (sequence, KV head). Its visible key tiles are cut into parts of `tiles_per_part` tiles.
 // A unit of one part writes the result itself; a unit of several parts writes each to a slot of the workspace, to be
-// merged in order. Row tiles come last to first, because a causal row tile costs more the later it stands.
+// merged in order. Row tiles come last to first, because a causal row tile costs more the later it stands; with by_cost
+// sequences come in classes of cost, the costliest first, so that workers who take items one by one end together.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "index/distance.hpp"
@@ -88,6 +90,17 @@ FLASHREL_HD constexpr UnitShape make_unit(const ScheduleShape& s, Lengths length
   return unit;
 }
 
+// Sequences of one class keep their order. The class is that of the last unit's longest part: c for 2^(c-1) ... 2^c - 1 key
+// tiles. Finer classes gain nothing: inside a class parts differ by less than a factor of 2 (docs/decisions/0005).
+inline constexpr int kCostClasses = 32;
+FLASHREL_HD constexpr int cost_class(const ScheduleShape& s, Lengths lengths, int auto_tiles) {
+  const int n_row_tiles = lengths.q_len > 0 ? row_tiles(lengths.q_len, s.group, s.tile_rows) : 0;
+  if (s.by_cost == 0 || n_row_tiles == 0) return 0;
+  const int n_tiles = max_of(0, unit_tiles(s, lengths, n_row_tiles - 1).size());
+  const int longest = min_of(n_tiles, unit_tiles_per_part(s, lengths, n_tiles, auto_tiles));
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(longest)));
+}
+
 // Units over all KV heads for any lengths within the bounds: a sequence wastes less than one row tile.
 constexpr std::int64_t max_units(const ScheduleShape& s, std::int64_t n_tokens, std::int64_t max_seqlen_q) {
   const std::int64_t by_tokens = n_tokens * s.group / s.tile_rows + s.n_seqs;
@@ -143,8 +156,7 @@ int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) 
   if (s.n_shares > 0) return build_shares(s, lengths_of, emit);
   const int auto_tiles = s.target_parts > 0 ? auto_tiles_per_part(s, batch_tiles(s, lengths_of)) : 0;
   int n_slots = 0;
-  for (int seq = 0; seq < s.n_seqs; ++seq) {
-    const Lengths lengths = served_lengths(s, lengths_of(seq));
+  const auto emit_sequence = [&](int seq, Lengths lengths) {
     for (int row_tile = row_tiles(lengths.q_len, s.group, s.tile_rows) - 1; row_tile >= 0; --row_tile) {
       const UnitShape unit = make_unit(s, lengths, seq, row_tile, auto_tiles);
       for (int kv_head = 0; kv_head < s.n_kv_heads; ++kv_head) {
@@ -153,7 +165,12 @@ int build_schedule(const ScheduleShape& s, LengthsOf&& lengths_of, Emit&& emit) 
         if (unit.n_parts > 1) n_slots += unit.n_parts;
       }
     }
-  }
+  };
+  for (int cost = s.by_cost != 0 ? kCostClasses - 1 : 0; cost >= 0; --cost)
+    for (int seq = 0; seq < s.n_seqs; ++seq) {
+      const Lengths lengths = served_lengths(s, lengths_of(seq));
+      if (cost_class(s, lengths, auto_tiles) == cost) emit_sequence(seq, lengths);
+    }
   return n_slots;
 }
 

@@ -22,6 +22,7 @@ struct ScheduleShape {
                                  // row tile
   // Sequences of other numbers of packed rows are another plan's (Plan::few_rows) and have no items here.
   Range served_rows{0, kFar};
+  int by_cost = 0;  // 1: sequences of long parts come first (cost_class); not with n_shares
   constexpr bool operator==(const ScheduleShape&) const = default;
 };
 

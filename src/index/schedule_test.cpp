@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <optional>
@@ -23,6 +25,7 @@ void print_count(long long n) { std::printf("%lld combinations\n", n); }
 // How a schedule may cut; the rules of ScheduleShape.
 struct Cut {
   int max_parts = 0, fixed_tiles = 0, target_parts = 0, min_tiles = 1;
+  int by_cost = 0;
 };
 
 std::vector<Cut> all_cuts() {
@@ -32,6 +35,10 @@ std::vector<Cut> all_cuts() {
     for (int most : {0, 1, 4}) cuts.push_back({.max_parts = most, .fixed_tiles = n});
   for (int target : {1, 2, 5, 16, 64, 1000})
     for (int min_tiles : {1, 3}) cuts.push_back({.target_parts = target, .min_tiles = min_tiles});
+  for (std::size_t i = 0, n = cuts.size(); i < n; ++i) {
+    cuts.push_back(cuts[i]);
+    cuts.back().by_cost = 1;
+  }
   return cuts;
 }
 
@@ -51,6 +58,7 @@ ScheduleShape shape_of(const Tiling& t, const Cut& cut, Range visible, int n_seq
   s.fixed_tiles_per_part = cut.fixed_tiles;
   s.target_parts = cut.target_parts;
   s.min_tiles_per_part = cut.min_tiles;
+  s.by_cost = cut.by_cost;
   return s;
 }
 
@@ -81,7 +89,7 @@ class Checker {
     if (auto text = check_bounds()) return text;
     slot_used_.assign(table_.n_slots, false);
     std::size_t first = 0;
-    for (int seq = 0; seq < s_.n_seqs; ++seq) {
+    for (const int seq : sequence_order()) {
       const int n_rows = batch_[seq].q_len * s_.group, n_row_tiles = (n_rows + s_.tile_rows - 1) / s_.tile_rows;
       units_.assign(static_cast<std::size_t>(n_row_tiles * s_.n_kv_heads), {});
       for (; first < table_.items.size() && table_.items[first].seq == seq; ++first) {
@@ -104,6 +112,19 @@ class Checker {
   const Table& table() const { return table_; }
 
  private:
+  // The order in which sequences must come: as they are, or by the size class of the last row tile's longest part.
+  std::vector<int> sequence_order() const {
+    std::vector<int> order(static_cast<std::size_t>(s_.n_seqs)), longest(order.size(), 0);
+    for (int seq = 0; seq < s_.n_seqs; ++seq) order[seq] = seq;
+    if (s_.by_cost == 0) return order;
+    for (const WorkItem& item : table_.items)
+      if (item.n_rows + item.row_tile * s_.tile_rows == batch_[item.seq].q_len * s_.group)
+        longest[item.seq] = std::max(longest[item.seq], item.tile_end - item.tile_begin);
+    const auto size_class = [&](int seq) { return longest[seq] == 0 ? -1 : std::ilogb(longest[seq]); };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return size_class(a) > size_class(b); });
+    return order;
+  }
+
   std::optional<std::string> check_bounds() const {
     std::int64_t n_tokens = 0, max_q = 0, max_k = 0;
     for (const Lengths& lengths : batch_) {
@@ -179,7 +200,7 @@ std::string describe(const ScheduleShape& s, const Rule& rule, const std::vector
   std::ostringstream text;
   text << rule << " tiles " << s.tile_rows << "x" << s.tile_keys << " group " << s.group << " kv heads " << s.n_kv_heads
        << " max_parts " << s.max_parts << " fixed " << s.fixed_tiles_per_part << " target " << s.target_parts << " min "
-       << s.min_tiles_per_part << " batch";
+       << s.min_tiles_per_part << " by_cost " << s.by_cost << " batch";
   for (const Lengths& lengths : batch) text << " (" << lengths.q_len << ", " << lengths.kv_len << ")";
   return text.str();
 }
@@ -259,7 +280,7 @@ TEST(Schedule, NeighboursDoNotMoveFixedCuts) {
   const std::vector<Lengths> batch{{1, 300}, {0, 77}, {70, 130}, {3, 0}, {2, 257}};
   for (const Tiling& tiling : all_tilings())
     for (const Cut& cut : all_cuts()) {
-      if (cut.target_parts > 0) continue;
+      if (cut.target_parts > 0 || cut.by_cost != 0) continue;  // the latter would change the order of the sequences
       const Range visible = visible_distances(true, 200, -1);
       const Table together = table_of(shape_of(tiling, cut, visible, 5), batch);
       std::size_t at = 0;
@@ -319,6 +340,24 @@ TEST(Schedule, BoundsAreTight) {
                 ASSERT_LE(bounds.n_slots, unit_bound * parts_bound);
               }
             }
+}
+
+// Workers who take items one by one from the table end together whatever order the sequences come in: chunks of 512 tokens on
+// 0 ... 30K tokens of context, one KV head, uncut. In the batch's own order the longest units come last.
+TEST(Schedule, SequencesByCostEndTogether) {
+  std::vector<Lengths> batch;
+  for (int i = 0; i < 16; ++i) batch.push_back({512, 512 + 2048 * i});
+  const auto makespan = [&](int by_cost) {
+    const ScheduleShape s = shape_of({128, 128, 8, 1}, {.by_cost = by_cost}, {0, kFar}, 16);
+    std::vector<std::int64_t> busy(132, 0);
+    for (const WorkItem& item : table_of(s, batch).items)
+      *std::min_element(busy.begin(), busy.end()) += item.tile_end - item.tile_begin;
+    return *std::max_element(busy.begin(), busy.end());
+  };
+  const ScheduleShape s = shape_of({128, 128, 8, 1}, {}, {0, kFar}, 16);
+  const std::int64_t even = batch_tiles(s, [&](int seq) { return batch[seq]; }) / 132;
+  EXPECT_GT(100 * makespan(0), 115 * even);
+  EXPECT_LT(100 * makespan(1), 108 * even);
 }
 
 // A window's cost is what the window holds: tiles do not grow with kv_len.

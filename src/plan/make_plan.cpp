@@ -42,6 +42,7 @@ ScheduleShape make_schedule_shape(const Problem& problem, const Options& options
   s.visible = problem.visible;
   s.served_rows.begin = policy.few_rows > 0 ? policy.few_rows + 1 : 0;
   s.min_tiles_per_part = policy.min_tiles_per_part;
+  s.by_cost = policy.by_cost ? 1 : 0;
   if (options.deterministic) {
     s.fixed_tiles_per_part = policy.fixed_tiles_per_part;
     s.max_parts = static_cast<int>(min_of<std::int64_t>(options.num_splits, kMaxRequestedSlots));

@@ -127,6 +127,7 @@ TEST_F(GpuSchedule, RandomBatches) {
     if (rule == 3) shape.target_parts = 1 + upto(500);
     shape.min_tiles_per_part = 1 + upto(3);
     if (upto(2) == 0) shape.served_rows.begin = upto(60);
+    shape.by_cost = upto(1);
     Batch batch;
     for (int seq = 0; seq < shape.n_seqs; ++seq) {
       batch.q_lens.push_back(upto(3) == 0 ? 0 : upto(upto(7) == 0 ? 2000 : 40));

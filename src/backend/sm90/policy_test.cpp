@@ -370,6 +370,20 @@ TEST(Sm90Policy, CutsOnlyWhereTilesAreTooFew) {
   EXPECT_EQ(target(2304, 2304, 8, 1), 0) << "short units fill the gaps of a causal triangle";
 }
 
+TEST(Sm90Policy, SequencesOfMixedContextsComeByCost) {
+  Problem p = prefill();
+  p.n_seqs = 8;
+  p.n_tokens = 8 * 2048;
+  p.max_seqlen_q = 2048;
+  p.max_seqlen_k = 32768;
+  EXPECT_TRUE(choose_policy(p, h200(), {}).by_cost);
+  p.max_seqlen_k = 2048;
+  EXPECT_FALSE(choose_policy(p, h200(), {}).by_cost) << "causal triangles end with short units in any order";
+  p.n_seqs = 1;
+  p.max_seqlen_k = 32768;
+  EXPECT_FALSE(choose_policy(p, h200(), {}).by_cost);
+}
+
 // A few rows on 128K keys, too many for decode, in a batch of prefills are cut; the prefills are not.
 TEST(Sm90Policy, LongContextsAmongPrefillsAreCut) {
   Problem p = prefill();

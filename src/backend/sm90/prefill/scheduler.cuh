@@ -32,7 +32,7 @@ __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Jo
 }
 
 // Item `index` of a batch without a work list (schedules_itself), where no unit is cut; false when there are fewer. One lane
-// a sequence finds whose row tile it is.
+// a sequence finds whose row tile it is. Their order is of no account: no CTA has two.
 template <int kKeys>
 __device__ __forceinline__ bool find_item(const KernelParams& p, int index, WorkItem& item) {
   ScheduleShape shape;
