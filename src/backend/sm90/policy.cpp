@@ -12,9 +12,6 @@ constexpr int kMinTilesPerPart = 8;
 // About 50 us: more than shares of one batch differ by, little beside a kernel that holds the other SMs.
 constexpr int kPatienceClocks = 100000;
 
-// Rows may see far more keys than their sequence has queries.
-bool has_much_context(const Problem& problem) { return problem.max_seqlen_k >= 2 * problem.max_seqlen_q; }
-
 // Deterministic decode: 1,024 keys. Shorter parts pay their ends more often, longer ones leave SMs without work.
 constexpr int kFixedDecodeTiles = 16;
 
@@ -38,7 +35,8 @@ int choose_target_parts(const Problem& problem, bool mixed, int n_sms) {
   const auto waves = [n_sms](int n) { return max_of(1, n * n_sms * 9 / 10); };
   if (units < n_sms) return waves(1);
   // Causal triangles are not cut: their short units come last and fill the gaps.
-  if (!has_much_context(problem) || units == n_sms) return 0;
+  const bool much_context = problem.max_seqlen_k >= 2 * problem.max_seqlen_q;
+  if (!much_context || units == n_sms) return 0;
   // Rows of much context cost all the same, so a second wave that is mostly empty doubles the time. And in a batch one row of
   // a long sequence among many short ones may cost as much as all that a CTA does.
   return units < 2 * n_sms || problem.n_seqs > 1 ? waves(2) : 0;
@@ -111,9 +109,10 @@ Policy choose_policy(const Problem& problem, const Device& device, const Options
   policy.target_parts = choose_target_parts(problem, policy.few_rows > 0, policy.n_workers);
   policy.min_tiles_per_part = kMinTilesPerPart;
   policy.fixed_tiles_per_part = 32;
-  // With much context a row's cost lies in its sequence, so the order of the sequences counts; causal triangles end with short
-  // units in any order.
-  policy.by_cost = problem.n_seqs > 1 && has_much_context(problem);
+  // Where rows may see far more keys than their sequence has queries, their cost lies in the sequence, and the order of the
+  // sequences counts; causal triangles end with short units in any order.
+  const std::int64_t most_seen = min_of<std::int64_t>(problem.max_seqlen_k, problem.visible.end);
+  policy.by_cost = problem.n_seqs > 1 && most_seen >= 2 * problem.max_seqlen_q;
   constexpr Route kRoutes[] = {Route::kNone, Route::kSheared, Route::kFused};  // of BiasMode
   policy.route = kRoutes[static_cast<int>(problem.bias)];
   policy.stages = prefill::kStages;

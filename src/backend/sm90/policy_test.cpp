@@ -377,6 +377,11 @@ TEST(Sm90Policy, SequencesOfMixedContextsComeByCost) {
   p.max_seqlen_q = 2048;
   p.max_seqlen_k = 32768;
   EXPECT_TRUE(choose_policy(p, h200(), {}).by_cost);
+  p.visible = visible_distances(true, 4095, -1);
+  EXPECT_TRUE(choose_policy(p, h200(), {}).by_cost);
+  p.visible = visible_distances(true, 511, -1);
+  EXPECT_FALSE(choose_policy(p, h200(), {}).by_cost) << "a window bounds what a row costs";
+  p.visible = visible_distances(true, -1, -1);
   p.max_seqlen_k = 2048;
   EXPECT_FALSE(choose_policy(p, h200(), {}).by_cost) << "causal triangles end with short units in any order";
   p.n_seqs = 1;
