@@ -1,9 +1,9 @@
 // One consumer warp: S = Q K^T (+ bias), softmax, O += P V over the key tiles of each job, from last to first.
 //
 // A step issues QK of tile t and then PV of tile t + 1, and does the softmax of t while PV runs. Across jobs the chain does not
-// break: QK of the next job's first tile goes out before PV of this job's last one (join_step). The two warpgroups take turns
-// at the tensor cores: a turn is handed over as soon as QK is issued, so that one warpgroup multiplies while the other
-// exponentiates.
+// break: QK of the next job's first tile goes out before PV of this job's last one (join_step). In some kernels the two
+// warpgroups take turns at the tensor cores (kTakesTurns): a turn ends when both products are issued, so that one warpgroup
+// multiplies while the other exponentiates.
 //
 // REGISTERS of a lane (240): scores 64, output 64, P operands 32, Q operands 32, about 40 of state. With head_dim 64 output and
 // Q take half as many; with two steps of rel (tiles of 96 keys, 232 registers) scores 48, P 24, rel 8.
@@ -26,9 +26,9 @@ class Consumer {
   using Slice = BiasSlice<T, Bias>;
   static constexpr int kHeadDim = Sm::kHeadDim, kTileKeys = Sm::kKeys, kKeyGroupBytes = key_group_bytes(kHeadDim);
   static constexpr bool kBias = Slice::kBiased, kHalves = kKnowsHalves<Bias, Sm::kKeys>;
-  // With head_dim 64 the products are half as long, and waiting for the other warpgroup's costs more than it orders; but the
-  // ring of rel_logits relies on turns (logits.cuh).
-  static constexpr bool kTakesTurns = kHeadDim == 128 || kLogitBytes<Bias> != 0;
+  // Turns order the products of the two warpgroups. That costs more than it gains with head_dim 64, whose products are half as
+  // long, and where products of the fused bias stand in the turn; but the ring of rel_logits relies on turns (logits.cuh).
+  static constexpr bool kTakesTurns = kLogitBytes<Bias> != 0 || (kHeadDim == 128 && !kBias);
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -143,15 +143,14 @@ class Consumer {
   __device__ __forceinline__ void issue_products(float (&s)[kScores]) {
     wait_k();
     take_turn();
-    // After the hand-over: products of the bias wait for those of the other warpgroup.
     if constexpr (kBiased) bias_.scores(p_, sm_, s, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(s, kBiased);
     gpu::wgmma_commit();
-    hand_over();
     wait_v();
     multiply_pv();
     gpu::wgmma_commit();
+    hand_over();
     gpu::wgmma_wait<1>();
     release_k();
   }

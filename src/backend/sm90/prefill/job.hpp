@@ -56,7 +56,7 @@ FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int s
   job.tiles = {item.tile_begin, item.tile_end};
   if (item.slot < 0 && item.tile_begin < item.tile_end) {
     const Range keys = visible_keys(tokens, lengths, rules.visible);
-    job.first_key = keys.begin / kWindowBoxKeys * kWindowBoxKeys;
+    job.first_key = keys.begin / kBoxKeys * kBoxKeys;
     const int n_keys = keys.end - job.first_key;
     job.tiles = {0, ceil_div(n_keys, rules.tile_keys)};
     job.first_is_half = rules.halves && n_keys - (job.tiles.end - 1) * rules.tile_keys <= rules.tile_keys / 2 ? 1 : 0;

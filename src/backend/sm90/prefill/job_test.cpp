@@ -23,7 +23,7 @@ void check_jobs(int max_parts, Lengths lengths, const JobRules& rules) {
     EXPECT_EQ(job.first_token, 1000 + tokens.begin);
     EXPECT_EQ(job.first_pos, q_pos(tokens.begin, lengths) - job.first_key);
     EXPECT_EQ(job.kv_len, lengths.kv_len - job.first_key);
-    EXPECT_EQ(job.first_key % kWindowBoxKeys, 0);
+    EXPECT_EQ(job.first_key % kBoxKeys, 0);
     if (item.n_parts > 1) {
       EXPECT_EQ(job.first_key, 0);
       EXPECT_EQ(job.tiles, (Range{item.tile_begin, item.tile_end}));
@@ -34,7 +34,7 @@ void check_jobs(int max_parts, Lengths lengths, const JobRules& rules) {
     if (item.n_parts == 1 && !job.tiles.empty()) {
       EXPECT_TRUE(keys_of_job.begin <= visible_to_job.begin && visible_to_job.end <= keys_of_job.end) << "a key is missed";
       const int granularity = rules.halves ? tile_keys / 2 : tile_keys;
-      EXPECT_LT(keys_of_job.size() - visible_to_job.size(), kWindowBoxKeys + granularity) << "tiles in vain";
+      EXPECT_LT(keys_of_job.size() - visible_to_job.size(), kBoxKeys + granularity) << "tiles in vain";
     }
     if (!rules.halves || item.n_parts > 1) EXPECT_EQ(job.first_is_half, 0);
     for (int tile = job.tiles.begin; tile < job.tiles.end; ++tile) {

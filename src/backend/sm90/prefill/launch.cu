@@ -94,7 +94,7 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.group = p.group();
   while ((1 << k.group_log2) < k.group) ++k.group_log2;
   k.windowed = p.visible.end < kFar;
-  k.keys_per_box = box_keys(p.page_size, plan.policy.tile_keys, k.windowed);
+  k.keys_per_box = box_keys(p.page_size);
   k.n_boxes = plan.policy.tile_keys / k.keys_per_box;
   k.zero_page = static_cast<int>(max_of<std::int64_t>(1, p.n_pages));
   k.k_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.k_head) : 0;

@@ -20,7 +20,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScores], std::uint32_t a
 }
 
 struct SoftmaxRows {
-  // The exponent's reference: the largest score when it was last moved (needs_move). -inf while a row has seen nothing.
+  // The exponent's reference: the largest score when it was last moved (is_heavy). -inf while a row has seen nothing.
   float max_a = 0, max_b = 0;
   float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
   float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by, if `grew`
@@ -36,16 +36,15 @@ struct SoftmaxRows {
       a = fmaxf(a, fmaxf(s[i], s[i + 1]));
       b = fmaxf(b, fmaxf(s[i + 2], s[i + 3]));
     }
-    a = gpu::quad_max(a), b = gpu::quad_max(b);
     if constexpr (kFirst) {
-      max_a = a, max_b = b;
+      max_a = gpu::quad_max(a), max_b = gpu::quad_max(b);
     } else {
       follow(a, b, scale_log2);
     }
     float shift_a = max_a * scale_log2, shift_b = max_b * scale_log2;
     if constexpr (kMayBeEmpty) {
-      shift_a = a == kEmptyLse ? 0.0f : shift_a;
-      shift_b = b == kEmptyLse ? 0.0f : shift_b;
+      shift_a = max_a == kEmptyLse ? 0.0f : shift_a;
+      shift_b = max_b == kEmptyLse ? 0.0f : shift_b;
     }
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
@@ -65,13 +64,15 @@ struct SoftmaxRows {
   }
 
  private:
-  // `top_a`, `top_b`: the rows' maxima in this tile.
+  // `top_a`, `top_b`: the largest scores that this lane has of its rows in this tile. A row moves as soon as one of its four
+  // lanes says so, from its own scores and its own part of the sum: the four need not talk while no row of the warp moves.
   __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
-    const std::uint32_t quad = 0xfu << (threadIdx.x % 32 & ~3u);
-    const std::uint32_t votes_a = __ballot_sync(~0u, needs_move(top_a, max_a, sum_a, scale_log2));
-    const std::uint32_t votes_b = __ballot_sync(~0u, needs_move(top_b, max_b, sum_b, scale_log2));
-    grew = (votes_a | votes_b) != 0;
+    const bool heavy_a = is_heavy(top_a, max_a, sum_a, scale_log2), heavy_b = is_heavy(top_b, max_b, sum_b, scale_log2);
+    grew = __any_sync(~0u, heavy_a | heavy_b);
     if (!grew) return;
+    const std::uint32_t votes_a = __ballot_sync(~0u, heavy_a), votes_b = __ballot_sync(~0u, heavy_b);
+    top_a = gpu::quad_max(top_a), top_b = gpu::quad_max(top_b);
+    const std::uint32_t quad = 0xfu << (threadIdx.x % 32 & ~3u);
     const bool move_a = (votes_a & quad) != 0, move_b = (votes_b & quad) != 0;
     keep_a = move_a ? gpu::exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
     keep_b = move_b ? gpu::exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
@@ -82,12 +83,12 @@ struct SoftmaxRows {
 
   // Moving the reference costs a multiplication of the whole output, and scores grow a little all the time. But a key's
   // probability is rounded to 16 bits unless it is 1, so the heaviest key of a row must be the reference where it carries
-  // the row. A row stays behind only while its new heaviest key weighs at most a third of it: four lanes hold half a weight
-  // each already. What a row decides depends on that row alone.
-  __device__ __forceinline__ static bool needs_move(float top, float max, float lane_sum, float scale_log2) {
+  // the row. A row stays behind only while its new heaviest key weighs at most twice what its own lane has summed up, which is
+  // two thirds of the row at the very most (the other three lanes hold nothing), as a rule a third.
+  __device__ __forceinline__ static bool is_heavy(float top, float max, float lane_sum, float scale_log2) {
     constexpr float kMaxWeight = 256;
     const float weight = gpu::exp2_approx((top - max) * scale_log2);
-    return top > max && weight > fminf(2 * lane_sum, kMaxWeight);
+    return (top > max) & (weight > fminf(2 * lane_sum, kMaxWeight));  // no branch
   }
 };
 

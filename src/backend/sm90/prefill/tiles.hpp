@@ -66,13 +66,11 @@ FLASHREL_HD constexpr int q_offset_bytes(int row, int line, int chunk) {
 }
 
 // ---------------------------------------------------------------- boxes
-// A key tile is loaded as boxes of gcd(page_size, its keys) keys: no box crosses a page, and all have the size that the tensor
-// map fixes. page_size is a multiple of 8, so a tile has at most 16.
-// Where there is a window, tiles begin at any multiple of kWindowBoxKeys (job.hpp), and half a tile is a whole number of boxes.
-inline constexpr int kWindowBoxKeys = 32;
-constexpr int box_keys(int page_size, int tile_keys, bool windowed) {
-  return std::gcd(page_size, windowed ? kWindowBoxKeys : tile_keys);
-}
+// A key tile is loaded as boxes of gcd(page_size, kBoxKeys) keys: no box crosses a page, and all have the size that the tensor
+// map fixes. page_size is a multiple of 8, so a tile has at most 16. Several small copies, one a lane, arrive sooner than a
+// large one.
+inline constexpr int kBoxKeys = 16;  // tiles begin at any multiple of it where there is a window (job.hpp)
+constexpr int box_keys(int page_size) { return std::gcd(page_size, kBoxKeys); }
 
 struct Box {
   int entry = 0, slot = 0;  // of the block table; first slot inside the page

@@ -80,8 +80,8 @@ TEST(Sm90Tiles, EveryChunkOfATileHasItsOwnPlace) {
 TEST(Sm90Tiles, BoxesCoverATileKeyByKeyInsideTheirPages) {
   for (int tile_keys : {96, 128})
     for (int page = 8; page <= 600; page += 8)
-      for (const int first_key : {0, 32, 7 * 32}) {
-        const int keys = box_keys(page, tile_keys, first_key > 0);
+      for (const int first_key : {0, 16, 7 * 16}) {
+        const int keys = box_keys(page);
         const FastDiv divide(static_cast<std::uint32_t>(page));
         ASSERT_LE(tile_keys / keys, 16);
         ASSERT_EQ(tile_keys % keys, 0);
@@ -105,7 +105,7 @@ TEST(Sm90Tiles, NeededBoxesAndSeenRows) {
         for (int end = begin; end <= 420; end += 11)
           for (int tile = 0; tile < 4; ++tile) {
             const Range seen{begin, end};
-            const int keys = box_keys(page, tile_keys, false);
+            const int keys = box_keys(page);
             for (int first = tile * tile_keys; first < (tile + 1) * tile_keys; first += keys) {
               bool needed = false;
               for (int key = first; key < first + keys; ++key) needed = needed || seen.contains(key);
