@@ -64,16 +64,16 @@ struct SoftmaxRows {
   }
 
  private:
-  // `top_a`, `top_b`: the largest scores that this lane has of its rows in this tile. A row moves as soon as one of its four
-  // lanes says so, from its own scores and its own part of the sum: the four need not talk while no row of the warp moves.
+  // `top_a`, `top_b`: the largest scores that this lane has of its rows in this tile. As long as none of them is heavy beside
+  // its lane's own part of the row, no row can need a move, and the lanes need not talk.
   __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
-    const bool heavy_a = is_heavy(top_a, max_a, sum_a, scale_log2), heavy_b = is_heavy(top_b, max_b, sum_b, scale_log2);
-    grew = __any_sync(~0u, heavy_a | heavy_b);
-    if (!grew) return;
-    const std::uint32_t votes_a = __ballot_sync(~0u, heavy_a), votes_b = __ballot_sync(~0u, heavy_b);
+    grew = false;
+    if (!__any_sync(~0u, is_heavy(top_a, max_a, sum_a, scale_log2) | is_heavy(top_b, max_b, sum_b, scale_log2))) return;
     top_a = gpu::quad_max(top_a), top_b = gpu::quad_max(top_b);
-    const std::uint32_t quad = 0xfu << (threadIdx.x % 32 & ~3u);
-    const bool move_a = (votes_a & quad) != 0, move_b = (votes_b & quad) != 0;
+    const bool move_a = is_heavy(top_a, max_a, gpu::quad_sum(sum_a), scale_log2);
+    const bool move_b = is_heavy(top_b, max_b, gpu::quad_sum(sum_b), scale_log2);
+    grew = __any_sync(~0u, move_a | move_b);
+    if (!grew) return;
     keep_a = move_a ? gpu::exp2_approx((max_a - top_a) * scale_log2) : 1.0f;
     keep_b = move_b ? gpu::exp2_approx((max_b - top_b) * scale_log2) : 1.0f;
     if (move_a) max_a = top_a;
@@ -83,12 +83,12 @@ struct SoftmaxRows {
 
   // Moving the reference costs a multiplication of the whole output, and scores grow a little all the time. But a key's
   // probability is rounded to 16 bits unless it is 1, so the heaviest key of a row must be the reference where it carries
-  // the row. A row stays behind only while its new heaviest key weighs at most twice what its own lane has summed up, which is
-  // two thirds of the row at the very most (the other three lanes hold nothing), as a rule a third.
-  __device__ __forceinline__ static bool is_heavy(float top, float max, float lane_sum, float scale_log2) {
+  // the row. A row stays behind only while its new heaviest key weighs at most half of what was summed up before, which is a
+  // third of the row. What a row decides depends on that row alone.
+  __device__ __forceinline__ static bool is_heavy(float top, float max, float sum, float scale_log2) {
     constexpr float kMaxWeight = 256;
     const float weight = gpu::exp2_approx((top - max) * scale_log2);
-    return (top > max) & (weight > fminf(2 * lane_sum, kMaxWeight));  // no branch
+    return (top > max) & (weight > fminf(0.5f * sum, kMaxWeight));  // no branch
   }
 };
 
