@@ -36,7 +36,6 @@ class Consumer {
       : p_(params), sm_(shared), warp_(warp), lane_(threadIdx.x % 32), bias_(params, shared, warp, lane_) {
     row_a_ = warp_row(warp_, lane_ / 4, p_.group_log2);
     row_b_ = warp_row(warp_, lane_ / 4 + 8, p_.group_log2);
-    if (kTakesTurns && warpgroup() == 0) gpu::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
   }
 
   __device__ __forceinline__ void run() {
@@ -90,12 +89,13 @@ class Consumer {
   // The very first tile: there is no PV to pair it with.
   __device__ __forceinline__ void first_step() {
     wait_k();
-    take_turn();
+    // The second warpgroup begins when the first has sent its product, turns or not: side by side they would stay in step.
+    if (warpgroup() == 1) gpu::named_barrier_sync(kTurnBarrier + 1, 256);
     bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(s_, kBias);
     gpu::wgmma_commit();
-    hand_over();
+    if (warpgroup() == 0 || kTakesTurns) gpu::named_barrier_arrive(kTurnBarrier + 1 - warpgroup(), 256);
     gpu::wgmma_wait<0>();
     release_k();
     mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
@@ -147,6 +147,7 @@ class Consumer {
     gpu::wgmma_fence();
     multiply_qk(s, kBiased);
     gpu::wgmma_commit();
+    softmax_.template know_rows<kBiased>();
     wait_v();
     multiply_pv();
     gpu::wgmma_commit();

@@ -17,8 +17,8 @@
 //   job_empty[4]    9    consumer warps, result written;  scheduler
 //                        follower, is past the job
 //   job_taken       1    K loader, starts a job           scheduler: work is claimed as late as latency allows
-//   named 1, 2    256    one warpgroup arrives, the       turns of warpgroup 0 and 1 at the tensor cores
-//                        other syncs                    (with head_dim 64 only for rel_logits)
+//   named 1, 2    256    one warpgroup arrives, the       turns of warpgroup 0 and 1 at the tensor cores; without turns
+//                        other syncs                      only barrier 2, once: warpgroup 1 begins after warpgroup 0
 //   named 3       256    consumers                        consumers: proj^T is complete
 #pragma once
 

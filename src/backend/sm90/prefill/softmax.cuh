@@ -22,9 +22,18 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScores], std::uint32_t a
 struct SoftmaxRows {
   // The exponent's reference: the largest score when it was last moved (is_heavy). -inf while a row has seen nothing.
   float max_a = 0, max_b = 0;
-  float sum_a = 0, sum_b = 0;    // this lane's columns only; the rows' sums are quad_sum of them
-  float keep_a = 1, keep_b = 1;  // what the output so far must be multiplied by, if `grew`
-  bool grew = false;             // in any row of the warp
+  float sum_a = 0, sum_b = 0;      // this lane's columns only; the rows' sums are quad_sum of them
+  float known_a = 0, known_b = 0;  // what this lane knows of the rows' sums (know_rows)
+  float keep_a = 1, keep_b = 1;    // what the output so far must be multiplied by, if `grew`
+  bool grew = false;               // in any row of the warp
+
+  // Before the scores of the next tile arrive. kWhole: asks the other lanes, which pays where moves are frequent, as under a
+  // bias.
+  template <bool kWhole>
+  __device__ __forceinline__ void know_rows() {
+    known_a = kWhole ? gpu::quad_sum(sum_a) : sum_a;
+    known_b = kWhole ? gpu::quad_sum(sum_b) : sum_b;
+  }
 
   // Turns scores into probabilities relative to the reference. kFirst: there is no state yet. kMayBeEmpty: all of a row's
   // scores may be -inf; its probabilities are 0 then, even while its reference is still -inf.
@@ -65,10 +74,10 @@ struct SoftmaxRows {
 
  private:
   // `top_a`, `top_b`: the largest scores that this lane has of its rows in this tile. As long as none of them is heavy beside
-  // its lane's own part of the row, no row can need a move, and the lanes need not talk.
+  // what the lane knows of the row's sum, no row can need a move, and the lanes need not talk.
   __device__ __forceinline__ void follow(float top_a, float top_b, float scale_log2) {
     grew = false;
-    if (!__any_sync(~0u, is_heavy(top_a, max_a, sum_a, scale_log2) | is_heavy(top_b, max_b, sum_b, scale_log2))) return;
+    if (!__any_sync(~0u, is_heavy(top_a, max_a, known_a, scale_log2) | is_heavy(top_b, max_b, known_b, scale_log2))) return;
     top_a = gpu::quad_max(top_a), top_b = gpu::quad_max(top_b);
     const bool move_a = is_heavy(top_a, max_a, gpu::quad_sum(sum_a), scale_log2);
     const bool move_b = is_heavy(top_b, max_b, gpu::quad_sum(sum_b), scale_log2);
