@@ -45,6 +45,12 @@ constexpr Range visible_distances(bool causal, std::int64_t window_left, std::in
   return visible;
 }
 
+// Distances of visible pairs that lengths within the bounds allow.
+constexpr Range possible_distances(Range visible, std::int64_t max_q_len, std::int64_t max_kv_len) {
+  const auto bound = [](std::int64_t x) { return static_cast<int>(min_of<std::int64_t>(x, kFar)); };
+  return intersect(visible, {1 - bound(max_q_len), bound(max_kv_len)});
+}
+
 // Distances whose bias is read from L: index = dist + rel_zero in [0, rel_extent), or everything when the edge clamps.
 constexpr Range band_distances(std::int64_t rel_zero, std::int64_t rel_extent, RelEdge edge) {
   if (rel_extent <= 0) return {0, 0};

@@ -12,21 +12,24 @@
 
 namespace flashrel::sm90::prefill {
 
-// proj^T and what lies around it, zeros or the outermost entries, by all consumer threads.
-template <class T, int kSteps>
+// proj^T and what lies around it, zeros or the outermost entries, as far as the call may need it; by all consumer threads.
+template <int kSteps>
 __device__ __forceinline__ void build_proj(const KernelParams& p, std::uint8_t* proj, int thread, int n_threads) {
-  const T* source = static_cast<const T*>(p.proj);
-  for (int row = thread; row < proj_rows(p.rel_extent); row += n_threads) {
-    const int entry = p.edge_clamps ? clamp_to(row - kProjPad, 0, p.rel_extent - 1) : row - kProjPad;
-    alignas(16) T values[kSteps * kRelDim];
+  constexpr int kValues = kSteps * kRelDim;
+  for (int place = p.proj_entries.begin + thread; place < p.proj_entries.end; place += n_threads) {
+    const int entry = clamp_to(place, 0, p.rel_extent - 1);
+    const auto* source = static_cast<const std::uint16_t*>(p.proj) + entry;
+    std::uint32_t values[kValues];  // 16 bits each; loads have no conditions, zeros come afterwards
 #pragma unroll
-    for (int e = 0; e < kSteps * kRelDim; ++e) {
-      values[e] = T(0.0f);
-      if (e < p.d_rel && entry >= 0 && entry < p.rel_extent) values[e] = source[e * p.proj_row_stride + entry];
+    for (int e = 0; e < kValues; ++e) {
+      values[e] = *source;
+      source += e + 1 < p.d_rel ? p.proj_row_stride : 0;
     }
-    uint4* target = reinterpret_cast<uint4*>(proj + row * kSteps * kRelRowBytes);
+    const int n_values = p.edge_clamps || entry == place ? p.d_rel : 0;
+    const auto word = [&](int i) { return (i < n_values ? values[i] : 0) | (i + 1 < n_values ? values[i + 1] << 16 : 0); };
+    uint4* target = reinterpret_cast<uint4*>(proj + (kProjPad + place) * kSteps * kRelRowBytes);
 #pragma unroll
-    for (int i = 0; i < 2 * kSteps; ++i) target[i] = reinterpret_cast<const uint4*>(values)[i];
+    for (int i = 0; i < kValues; i += 8) target[i / 8] = make_uint4(word(i), word(i + 2), word(i + 4), word(i + 6));
   }
 }
 

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
   } else {
     gpu::take_registers<kConsumerRegisters<Bias>>();
     if constexpr (kSteps > 0) {
-      build_proj<T, kSteps>(p, sm.proj(kSteps), threadIdx.x - 128, 256);
+      build_proj<kSteps>(p, sm.proj(kSteps), threadIdx.x - 128, 256);
       gpu::named_barrier_sync(kProjBarrier, 256);
     }
     Consumer<T, Bias, Sm>(p, sm, warp - 4).run();

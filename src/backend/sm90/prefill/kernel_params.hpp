@@ -57,6 +57,7 @@ struct KernelParams {
   // 0: the factor is a power of two, the same for all tokens, and is multiplied into rel or rel_logits, exactly; 1: into the
   // fp32 bias.
   int n_factor_turns = 1;
+  Range proj_entries;  // that the call may need (shear.hpp); last, see docs/decisions/0005
 };
 
 }  // namespace flashrel::sm90::prefill

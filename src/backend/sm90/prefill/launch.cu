@@ -74,6 +74,7 @@ void set_bias(const Problem& p, KernelParams& k) {
 void set_projection(const Problem& p, const Tensors& t, KernelParams& k) {
   k.proj = t.rel_proj;
   k.edge_clamps = is_clamped(p.band);
+  k.proj_entries = proj_entries(possible_distances(p.visible, p.max_seqlen_q, p.max_seqlen_k), p.rel_zero, k.rel_extent);
   k.proj_row_stride = p.strides.rel_proj_row;
   k.d_rel = p.d_rel;
   k.rel_scale = p.has_rel_scale ? t.rel_scale : nullptr;

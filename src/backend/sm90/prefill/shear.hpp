@@ -38,6 +38,13 @@ FLASHREL_HD constexpr int proj_entry(int origin, int warp, int fragment, int col
 
 FLASHREL_HD constexpr int proj_rows(int extent) { return extent + 2 * kProjPad; }
 
+// Entries of proj^T (negative ones are rows before the table) that pairs at `dists` read: their own, and those on the way to
+// the table, because clamped_origin moves tiles there. Others are read for hidden pairs only and may hold anything.
+constexpr Range proj_entries(Range dists, std::int64_t rel_zero, int extent) {
+  return {static_cast<int>(clamp_to<std::int64_t>(dists.begin + rel_zero, -kProjPad, extent)),
+          static_cast<int>(clamp_to<std::int64_t>(dists.end + rel_zero, 0, extent + kProjPad))};
+}
+
 // Shared memory of a CTA, and the largest extent that fits.
 constexpr int fused_bytes(int head_dim, int steps, int extent) {
   return shared_bytes(head_dim, tile_keys_of(steps)) + rel_tile_bytes(steps) + proj_rows(extent) * steps * kRelRowBytes;

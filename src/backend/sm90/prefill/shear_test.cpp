@@ -56,6 +56,47 @@ TEST(Sm90Shear, FarFromTheBandAndWithAnOrigin) {
         }
 }
 
+// A call that builds only the entries its lengths and window can reach finds every visible pair's, in tiles as its jobs cut
+// them.
+void check_entries(Range visible, Lengths lengths, Lengths bounds, long long rel_zero, int extent, int group) {
+  const Range entries = proj_entries(possible_distances(visible, bounds.q_len, bounds.kv_len), rel_zero, extent);
+  ASSERT_TRUE(-kProjPad <= entries.begin && entries.begin <= entries.end && entries.end <= extent + kProjPad);
+  const int n_tokens = kTileRows / group;
+  for (int first_token = 0; first_token < lengths.q_len; first_token += n_tokens)
+    for (int first_key = 0; first_key < lengths.kv_len; first_key += kBoxKeys) {
+      const int first_pos = q_pos(first_token, lengths);
+      const int origin = clamped_origin(first_pos + rel_zero - first_key, extent);
+      for (int warp = 0; warp < kConsumerWarps; ++warp)
+        for (int row = 0; row < kWarpRows; row += group < kWarpRows ? group : 1)
+          for (int key = 0; key < kMaxTileKeys && first_key + key < lengths.kv_len; ++key) {
+            const int token = first_token + warp + kConsumerWarps * (row / group);
+            if (token >= lengths.q_len || !visible.contains(q_pos(token, lengths) - first_key - key)) continue;
+            const int fragment = fragment_of(key / kBlockKeys, row, group);
+            ASSERT_TRUE(entries.contains(proj_entry(origin, warp, fragment, key % kBlockKeys)))
+                << "visible " << visible.begin << " " << visible.end << " lengths " << lengths.q_len << " " << lengths.kv_len
+                << " rel_zero " << rel_zero << " extent " << extent << " token " << token << " key " << first_key + key;
+          }
+    }
+}
+
+TEST(Sm90Shear, EveryVisiblePairFindsItsEntryBuilt) {
+  for (const Range visible : {Range{0, kFar}, Range{0, 1}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}})
+    for (const Lengths bounds : {Lengths{1, 1}, Lengths{70, 70}, Lengths{40, 300}, Lengths{130, 90}})
+      for (const int kv_len : {bounds.kv_len, bounds.kv_len / 2 + 1})
+        for (const int extent : {1, 64, 250, 1024})
+          for (const long long rel_zero : {0ll, 30ll, -3ll, -700ll, 300ll, 1000000000ll, -1000000000ll})
+            for (const int group : {4, 8, 16}) check_entries(visible, {bounds.q_len, kv_len}, bounds, rel_zero, extent, group);
+}
+
+TEST(Sm90Shear, ACallBuildsWhatItCanReach) {
+  // 512 tokens of an extent of 1,024; a window; a context past the table; signed distances.
+  EXPECT_EQ(proj_entries(possible_distances({0, kFar}, 512, 512), 0, 1024), (Range{0, 512}));
+  EXPECT_EQ(proj_entries(possible_distances({0, 512}, 8192, 8192), 0, 512), (Range{0, 512}));
+  EXPECT_EQ(proj_entries(possible_distances({0, kFar}, 8192, 8192), 0, 1024), (Range{0, 1024 + kProjPad}));
+  EXPECT_EQ(proj_entries(possible_distances({-kFar, kFar}, 100, 300), 128, 1024), (Range{29, 428}));
+  EXPECT_EQ(proj_entries(possible_distances({-kFar, kFar}, 200, 300), 128, 1024), (Range{-71, 428}));
+}
+
 // The kernel's group 4 code takes fragments f and f + 1 for blocks f + 1 (rows 0-7) and f + 3 (rows 8-15).
 TEST(Sm90Shear, QuartersOfGroupFour) {
   for (int f = first_fragment(4); f < kMaxTileKeys / kBlockKeys; ++f) {
