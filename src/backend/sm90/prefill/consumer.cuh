@@ -88,10 +88,13 @@ class Consumer {
 
   // The very first tile: there is no PV to pair it with.
   __device__ __forceinline__ void first_step() {
+    // The fused bias while K is on its way; rel_logits in turn, on which their ring relies.
+    constexpr bool kBiasInTurn = kLogitBytes<Bias> != 0;
+    if constexpr (!kBiasInTurn) bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     wait_k();
     // The second warpgroup begins when the first has sent its product, turns or not: side by side they would stay in step.
     if (warpgroup() == 1) gpu::named_barrier_sync(kTurnBarrier + 1, 256);
-    bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
+    if constexpr (kBiasInTurn) bias_.scores(p_, sm_, s_, tile_, warp_, lane_);
     gpu::wgmma_fence();
     multiply_qk(s_, kBias);
     gpu::wgmma_commit();
