@@ -14,6 +14,7 @@ struct TileLoops {
   int masked_to = 0, biased_to = 0, plain_to = 0;
   FLASHREL_HD constexpr bool masked(int tile) const { return tile >= masked_to || tile < plain_to; }
   FLASHREL_HD constexpr bool biased(int tile) const { return tile >= biased_to || tile < plain_to; }
+  constexpr bool operator==(const TileLoops&) const = default;
 };
 
 struct Job {
@@ -31,6 +32,7 @@ struct Job {
   int first_is_half = 0;
   TileLoops loops;
   Range seen;  // keys that some row of the whole sequence sees, from first_key on
+  constexpr bool operator==(const Job&) const = default;
 };
 
 // What a job depends on besides its item and the lengths. The group is a power of two here, so that rows become tokens by a
@@ -41,6 +43,24 @@ struct JobRules {
   int tile_keys = 0;
   bool halves = false;  // whether a tile may be halved
 };
+
+// Row tiles of a sequence: each holds a whole number of tokens.
+FLASHREL_HD constexpr int token_tiles(int q_len, int group_log2) {
+  const int tile_tokens_log2 = kTileRowsLog2 - group_log2;
+  return (max_of(q_len, 0) + (1 << tile_tokens_log2) - 1) >> tile_tokens_log2;
+}
+
+// The item of a unit that is not cut, but for its key tiles, which make_job finds. The row tile exists.
+FLASHREL_HD constexpr WorkItem whole_item(int seq, int kv_head, int row_tile, Lengths lengths, int group_log2) {
+  const int first_token = row_tile << (kTileRowsLog2 - group_log2);
+  WorkItem item;
+  item.seq = seq;
+  item.kv_head = kv_head;
+  item.row_tile = row_tile;
+  item.tile_end = 1;
+  item.n_rows = min_of(lengths.q_len - first_token, kTileRows >> group_log2) << group_log2;
+  return item;
+}
 
 // Written field by field: the scheduler warp has few registers.
 FLASHREL_HD constexpr void make_job(const WorkItem& item, Lengths lengths, int seq_begin, const JobRules& rules, Job& job) {

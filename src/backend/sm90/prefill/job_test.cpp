@@ -77,6 +77,39 @@ TEST(Sm90Job, RangesAgreeWithClassify) {
                   check_jobs(max_parts, {q_len, kv_len}, {group_log2, visible, band, tile_keys, halves && tile_keys == 128});
 }
 
+// A CTA that finds its item itself makes the same job of it as one that reads it from the table.
+TEST(Sm90Job, WholeItemsAreThoseOfTheSchedule) {
+  for (const int group_log2 : {0, 1, 2, 3, 4})
+    for (const int q_len : {0, 1, 7, 16, 17, 65, 130, 300})
+      for (const int kv_len : {0, 1, 63, 129, 300, 700})
+        for (const Range visible : {Range{0, kFar}, Range{0, 1}, Range{0, 200}, Range{-kFar, kFar}, Range{-50, 100}}) {
+          const Lengths lengths{q_len, kv_len};
+          const JobRules rules{group_log2, visible, {0, 256}, kMaxTileKeys, false};
+          ScheduleShape shape;
+          shape.n_seqs = 1, shape.n_kv_heads = 2, shape.group = 1 << group_log2;
+          shape.tile_rows = kTileRows, shape.tile_keys = kMaxTileKeys, shape.visible = visible;
+          const int n_row_tiles = token_tiles(q_len, group_log2);
+          int index = 0;
+          build_schedule(
+              shape, [&](int) { return lengths; },
+              [&](const WorkItem& item) {
+                const WorkItem own = whole_item(0, index % 2, n_row_tiles - 1 - index / 2, lengths, group_log2);
+                ++index;
+                ASSERT_EQ(own.row_tile, item.row_tile);
+                ASSERT_EQ(own.kv_head, item.kv_head);
+                Job expected, job;
+                make_job(item, lengths, 1000, rules, expected);
+                make_job(own, lengths, 1000, rules, job);
+                ASSERT_EQ(job.tiles.empty(), expected.tiles.empty());
+                EXPECT_EQ(job.n_rows, expected.n_rows);
+                EXPECT_EQ(job.first_token, expected.first_token);
+                if (expected.tiles.empty()) return;
+                EXPECT_EQ(job, expected) << "q_len " << q_len << " kv_len " << kv_len << " row tile " << item.row_tile;
+              });
+          EXPECT_EQ(index, 2 * n_row_tiles);
+        }
+}
+
 // The local layers of the models: 512 keys and 32 tokens are four tiles and a half wherever they stand.
 TEST(Sm90Job, AWindowOf512MeetsFourTilesAndAHalf) {
   ScheduleShape shape;

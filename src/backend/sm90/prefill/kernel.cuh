@@ -1,6 +1,6 @@
-// The sm90 prefill kernel: persistent CTAs of three warpgroups. Warpgroup 0: warp 0 schedules, warp 1 loads
-// Q, rel and K, warp 2 loads V, warp 3 loads rel_logits and cleans V; warpgroups 1 and 2 compute, 64 packed rows each. Design,
-// budgets and figures: README.md. Called by launch.cu.
+// The sm90 prefill kernel: persistent CTAs of three warpgroups. Warpgroup 0: warp 0 schedules (warp 1 where a CTA has one job
+// at most), warp 1 loads Q, rel and K, warp 2 loads V, warp 3 loads rel_logits and cleans V; warpgroups 1 and 2 compute, 64
+// packed rows each. Design, budgets and figures: README.md. Called by launch.cu.
 #pragma once
 
 #include "backend/sm90/prefill/bias.cuh"
@@ -16,7 +16,7 @@
 
 namespace flashrel::sm90::prefill {
 
-template <class Sm>
+template <class Bias, class Sm>
 __device__ __forceinline__ void init_barriers(Sm& sm) {
   const auto init = [](std::uint64_t& bar, int count) { gpu::mbarrier_init(gpu::smem_address(&bar), count); };
   init(sm.q_full, 1);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void init_barriers(Sm& sm) {
     init(sm.v_full[i], 1);
     init(sm.v_empty[i], kConsumerWarps);
   }
-  for (int i = 0; i < kMaxLogitsSlots; ++i) {
+  for (int i = 0; kLogitBytes<Bias> != 0 && i < kMaxLogitsSlots; ++i) {
     init(sm.logits_full[i], 1);
     init(sm.logits_empty[i], 1);
   }
@@ -57,21 +57,25 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const __grid_con
   using Sm = Shared<kDim, tile_keys_of(kSteps)>;
   extern __shared__ __align__(1024) std::uint8_t shared_memory[];
   Sm& sm = *reinterpret_cast<Sm*>(shared_memory);
-  if (threadIdx.x == 0) init_barriers(sm);
-  if (threadIdx.x == 32) prefetch_maps<Bias>(p);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  OwnSequence own;
+  if (warp == 1) own = read_own_sequence(p);
+  if (threadIdx.x == 64) prefetch_maps<Bias>(p);
+  if (threadIdx.x == 96) init_barriers<Bias>(sm);
   __syncthreads();
 
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
     gpu::give_registers<kOtherRegisters<Bias>>();
-    if (warp == 0)
-      scheduler_warp<T, kKnowsHalves<Bias, Sm::kKeys>>(p, sm);
-    else if (warp == 1)
+    if (warp == 0) {
+      if (!p.schedules_itself) scheduler_warp<T, kKnowsHalves<Bias, Sm::kKeys>>(p, sm);
+    } else if (warp == 1) {
+      if (p.schedules_itself) own_job<T>(p, sm, own);
       Loader<Sm>(p, sm).run_keys(rel_tile_bytes(kSteps));
-    else if (warp == 2)
+    } else if (warp == 2) {
       Loader<Sm>(p, sm).run_values();
-    else
+    } else {
       Follower<Sm, kLogitBytes<Bias>>(p, sm).run();
+    }
   } else {
     gpu::take_registers<kConsumerRegisters<Bias>>();
     if constexpr (kSteps > 0) {

@@ -27,8 +27,8 @@ class Loader {
       const Job& job = open_job(job_idx);
       if (job.n_rows == 0) return;
       if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_taken));
-      Place place = find_box(job, job.tiles.end - 1);
       load_q(job, job_idx, rel_bytes);
+      Place place = find_box(job, job.tiles.end - 1);
       const int first = job.tiles.begin;
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
         const Place next = find_box(job, tile - 1);  // page numbers are read one step before they are needed
@@ -59,20 +59,20 @@ class Loader {
     return sm_.jobs[job_idx % kJobRing];
   }
 
-  // Where this lane's box of a key tile comes from.
+  // Where this lane's box of a key tile comes from: a page number as the table has it, which is not looked at before the box is
+  // loaded, so that reading it keeps nobody waiting.
   struct Place {
-    int page = 0, slot = 0;
+    int page = -1, slot = 0;
   };
 
   __device__ __forceinline__ Place find_box(const Job& job, int tile) const {
-    Place place{p_.zero_page, 0};
+    Place place;
     if (tile < job.tiles.begin || lane_ >= p_.n_boxes) return place;
     const Box box =
         box_at(tile * kTileKeys + lane_ * p_.keys_per_box, p_.keys_per_box, p_.batch.page_size, job.seen, job.first_key);
     place.slot = box.slot;
     if (!box.needed || box.entry >= p_.batch.max_pages) return place;
-    const int page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
-    if (page_in_cache(page, p_.batch.n_pages)) place.page = page;
+    place.page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
     return place;
   }
 
@@ -92,7 +92,8 @@ class Loader {
                                            Place place, int n_boxes) {
     if (lane_ < n_boxes) {
       const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKvBytes / kTileKeys);
-      gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, place.page);
+      const int page = page_in_cache(place.page, p_.batch.n_pages) ? place.page : p_.zero_page;
+      gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, page);
     }
   }
 

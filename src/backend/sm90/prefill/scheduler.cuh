@@ -31,29 +31,61 @@ __device__ __forceinline__ void write_empty_rows(const KernelParams& p, const Jo
   }
 }
 
-// Item `index` of a batch without a work list (schedules_itself), where no unit is cut; false when there are fewer. One lane
-// a sequence finds whose row tile it is. Their order is of no account: no CTA has two.
-template <int kKeys>
-__device__ __forceinline__ bool find_item(const KernelParams& p, int index, WorkItem& item) {
-  ScheduleShape shape;
-  shape.n_seqs = p.n_seqs, shape.n_kv_heads = p.n_kv_heads, shape.group = p.group;
-  shape.tile_rows = kTileRows, shape.tile_keys = kKeys, shape.visible = p.visible;
+// Where the CTAs find their items themselves (schedules_itself), one lane a sequence reads what it knows of it.
+struct OwnSequence {
+  int begin = 0, end = 0;  // tokens
+  int kv_len = 0;
+};
+
+// First of all in the kernel: the loads are under way while barriers are made.
+__device__ __forceinline__ OwnSequence read_own_sequence(const KernelParams& p) {
+  const int seq = threadIdx.x % 32;
+  if (!p.schedules_itself || seq >= p.n_seqs) return {};
+  return {p.batch.cu_q[seq * p.batch.cu_q_stride], p.batch.cu_q[(seq + 1) * p.batch.cu_q_stride],
+          p.batch.kv_lens[seq * p.batch.kv_lens_stride]};
+}
+
+// Prefix sums that point past the tensors give an unspecified result, but never an access outside.
+__device__ __forceinline__ int rows_there(const KernelParams& p, const Job& job) {
+  const int n_tokens = job.first_token < 0 ? 0 : clamp_to(p.n_tokens - job.first_token, 0, kTileRows);
+  return min_of(job.n_rows, n_tokens << p.group_log2);
+}
+
+// Such a CTA has one item at most, the blockIdx.x-th; no unit is cut. By the warp that loads K, which goes on at once.
+template <class T, class Sm>
+__device__ __forceinline__ void own_job(const KernelParams& p, Sm& sm, OwnSequence mine) {
   const int lane = threadIdx.x % 32;
-  const int unit = index / shape.n_kv_heads;
-  const int n_row_tiles =
-      lane < shape.n_seqs ? row_tiles(max_of(0, p.batch.lengths(lane).q_len), shape.group, shape.tile_rows) : 0;
+  const int index = blockIdx.x, unit = index / p.n_kv_heads;
+  const int n_row_tiles = token_tiles(mine.end - mine.begin, p.group_log2);
   int end = n_row_tiles;  // units of sequences 0 ... lane
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
+#pragma unroll 1
+  for (int step = 1; step < p.n_seqs; step *= 2) {
     const int before = __shfl_up_sync(~0u, end, step);
     if (lane >= step) end += before;
   }
   const std::uint32_t beyond = __ballot_sync(~0u, unit < end);
-  if (beyond == 0) return false;
-  const int seq = __ffs(static_cast<int>(beyond)) - 1;
-  const int row_tile = __shfl_sync(~0u, end, seq) - 1 - unit;
-  item = make_item(make_unit(shape, p.batch.lengths(seq), seq, row_tile, 0), index - unit * shape.n_kv_heads, 0, -1);
-  return true;
+  bool exists = beyond != 0;
+  const int owner = exists ? __ffs(static_cast<int>(beyond)) - 1 : 0;  // the lane of the unit's sequence makes its job
+  Job& job = sm.jobs[0];
+  if (exists && lane == owner) {
+    const Lengths lengths{mine.end - mine.begin, mine.kv_len};
+    const WorkItem item = whole_item(lane, index - unit * p.n_kv_heads, end - 1 - unit, lengths, p.group_log2);
+    make_job(item, lengths, mine.begin, {p.group_log2, p.visible, p.band, Sm::kKeys, false}, job);
+    job.n_rows = rows_there(p, job);
+  }
+  __syncwarp();
+  if (exists && (job.n_rows == 0 || job.tiles.empty())) {
+    write_empty_rows<T, Sm::kHeadDim>(p, job);
+    exists = false;
+    __syncwarp();
+  }
+  if (lane == owner) {
+    if (exists) gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[0]));
+    const int last = exists ? 1 : 0;  // the end mark
+    sm.jobs[last].n_rows = 0;
+    gpu::mbarrier_arrive(gpu::smem_address(&sm.job_full[last]));
+  }
+  __syncwarp();
 }
 
 // kHalves: whether the kernel knows half tiles.
@@ -62,9 +94,7 @@ __device__ __forceinline__ void read_job(const KernelParams& p, const WorkItem& 
   const int seq_begin = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
   const JobRules rules{p.group_log2, p.visible, p.band, kKeys, kHalves && p.windowed};
   make_job(item, p.batch.lengths(item.seq), seq_begin, rules, job);
-  // Prefix sums that point past the tensors give an unspecified result, but never an access outside.
-  const int n_tokens_there = job.first_token < 0 ? 0 : clamp_to(p.n_tokens - job.first_token, 0, kTileRows);
-  job.n_rows = min_of(job.n_rows, n_tokens_there << p.group_log2);
+  job.n_rows = rows_there(p, job);
 }
 
 template <class T, bool kHalves, class Sm>
@@ -77,15 +107,8 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Sm& sm) {
   for (std::uint32_t job_idx = 0;;) {
     Job& job = sm.jobs[job_idx % kJobRing];
     gpu::mbarrier_wait(gpu::smem_address(&sm.job_empty[job_idx % kJobRing]), (job_idx / kJobRing & 1) ^ 1);
-    bool more;
-    if (p.schedules_itself) {
-      WorkItem item;
-      more = find_item<Sm::kKeys>(p, item_index, item);
-      if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, item, job);
-    } else {
-      more = item_index < p.work.header->n_items;
-      if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, p.work.items[item_index], job);
-    }
+    const bool more = item_index < p.work.header->n_items;
+    if (lane == 0 && more) read_job<Sm::kKeys, kHalves>(p, p.work.items[item_index], job);
     if (lane == 0 && job_idx == 0) job.first_is_half = 0;  // only a job that follows another begins with half a tile
     if (lane == 0 && !more) job.n_rows = 0;
     __syncwarp();
@@ -98,10 +121,6 @@ __device__ __forceinline__ void scheduler_warp(const KernelParams& p, Sm& sm) {
       if (!more) return;
       gpu::mbarrier_wait(gpu::smem_address(&sm.job_taken), job_idx & 1);
       ++job_idx;
-    }
-    if (p.schedules_itself) {
-      item_index += static_cast<int>(gridDim.x);
-      continue;
     }
     if (lane == 0) {
       // Every item is followed by one count, so the last count of a run is n_items - 1; it leaves 0 to the next run.

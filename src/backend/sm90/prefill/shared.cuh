@@ -13,7 +13,7 @@
 //   dirty_full      1    V loader + bytes of a tile with  follower
 //                        rows that nobody sees
 //   dirty_empty     1    follower, rows are zero          V loader
-//   job_full[4]     1    scheduler                        both loaders, follower, consumers
+//   job_full[4]     1    scheduler, or K loader (own_job) both loaders, follower, consumers
 //   job_empty[4]    9    consumer warps, result written;  scheduler
 //                        follower, is past the job
 //   job_taken       1    K loader, starts a job           scheduler: work is claimed as late as latency allows

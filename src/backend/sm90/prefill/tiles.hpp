@@ -13,8 +13,8 @@
 
 namespace flashrel::sm90::prefill {
 
-inline constexpr int kTileRows = 128;  // packed rows (index/rows.hpp) of one work item
-inline constexpr int kStages = 2;      // of K and of V
+inline constexpr int kTileRowsLog2 = 7, kTileRows = 1 << kTileRowsLog2;  // packed rows (index/rows.hpp) of one work item
+inline constexpr int kStages = 2;                                        // of K and of V
 
 // rel and proj^T come in `steps` of kRelDim values: one, or two where d_rel is larger.
 constexpr int rel_steps(int d_rel) { return d_rel <= kRelDim ? 1 : 2; }
