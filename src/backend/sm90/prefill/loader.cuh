@@ -29,11 +29,10 @@ class Loader {
       if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_taken));
       load_q(job, job_idx, rel_bytes);
       Place place = find_box(job, job.tiles.end - 1);
-      const int first = job.tiles.begin;
+      const int first = job.tiles.begin;  // a register: the ring entry may change as soon as the last tile is on its way
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
-        const Place next = find_box(job, tile - 1);  // page numbers are read one step before they are needed
         load_k(job, tile, place);
-        place = next;
+        if (tile > first) place = find_box(job, tile - 1);  // page numbers are there before there is room for the tile
       }
     }
   }
@@ -44,11 +43,10 @@ class Loader {
       const Job& job = open_job(job_idx);
       if (job.n_rows == 0) return;
       Place place = find_box(job, job.tiles.end - 1);
-      const int first = job.tiles.begin;  // a register: the ring entry may change as soon as the last tile is on its way
+      const int first = job.tiles.begin;
       for (int tile = job.tiles.end - 1; tile >= first; --tile) {
-        const Place next = find_box(job, tile - 1);
         load_v(job, tile, place);
-        place = next;
+        if (tile > first) place = find_box(job, tile - 1);
       }
     }
   }
@@ -59,20 +57,20 @@ class Loader {
     return sm_.jobs[job_idx % kJobRing];
   }
 
-  // Where this lane's box of a key tile comes from: a page number as the table has it, which is not looked at before the box is
-  // loaded, so that reading it keeps nobody waiting.
+  // Where this lane's box of a key tile comes from.
   struct Place {
-    int page = -1, slot = 0;
+    int page = 0, slot_group = 0;  // kKeysPerGroup slots each
   };
 
   __device__ __forceinline__ Place find_box(const Job& job, int tile) const {
-    Place place;
-    if (tile < job.tiles.begin || lane_ >= p_.n_boxes) return place;
+    Place place{p_.zero_page, 0};
+    if (lane_ >= p_.n_boxes) return place;
     const Box box =
         box_at(tile * kTileKeys + lane_ * p_.keys_per_box, p_.keys_per_box, p_.batch.page_size, job.seen, job.first_key);
-    place.slot = box.slot;
+    place.slot_group = box.slot / kKeysPerGroup;
     if (!box.needed || box.entry >= p_.batch.max_pages) return place;
-    place.page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
+    const int page = p_.batch.block_table[job.seq * p_.batch.table_seq_stride + box.entry * p_.batch.table_page_stride];
+    if (page_in_cache(page, p_.batch.n_pages)) place.page = page;
     return place;
   }
 
@@ -92,27 +90,29 @@ class Loader {
                                            Place place, int n_boxes) {
     if (lane_ < n_boxes) {
       const std::uint32_t smem = tile_smem + lane_ * p_.keys_per_box * (kKvBytes / kTileKeys);
-      const int page = page_in_cache(place.page, p_.batch.n_pages) ? place.page : p_.zero_page;
-      gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot / kKeysPerGroup, page);
+      gpu::tma_load_5d(smem, map, bar, x, 0, 0, place.slot_group, place.page);
     }
   }
 
+  // What a copy needs is read before the wait for room: nothing but the copy stands behind it.
   __device__ __forceinline__ void load_k(const Job& job, int tile, Place place) {
     const int stage = n_tiles_ % kStages;
     const std::uint32_t full = gpu::smem_address(&sm_.k_full[stage]);
-    gpu::mbarrier_wait(gpu::smem_address(&sm_.k_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
     const int halved = tile == job.tiles.end - 1 ? job.first_is_half : 0;
+    const int x = job.kv_head * p_.k_head_stride;
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.k_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
     if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes >> halved);
     __syncwarp();  // SYNC: bytes are announced before the first copy may bring any
-    load_box(gpu::smem_address(sm_.k[stage]), p_.k, full, job.kv_head * p_.k_head_stride, place, p_.n_boxes >> halved);
+    load_box(gpu::smem_address(sm_.k[stage]), p_.k, full, x, place, p_.n_boxes >> halved);
     ++n_tiles_;
   }
 
   __device__ __forceinline__ void load_v(const Job& job, int tile, Place place) {
     const int stage = n_tiles_ % kStages;
     std::uint32_t full = gpu::smem_address(&sm_.v_full[stage]);
-    gpu::mbarrier_wait(gpu::smem_address(&sm_.v_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
     const Range seen = keys_in_tile(job.seen, tile, kTileKeys);
+    const int x = job.kv_head * p_.v_head_stride;
+    gpu::mbarrier_wait(gpu::smem_address(&sm_.v_empty[stage]), (n_tiles_ / kStages & 1) ^ 1);
     if (seen.size() < kTileKeys) {  // the tile goes through the follower
       full = gpu::smem_address(&sm_.dirty_full);
       gpu::mbarrier_wait(gpu::smem_address(&sm_.dirty_empty), (n_dirty_ & 1) ^ 1);
@@ -120,7 +120,7 @@ class Loader {
     }
     if (lane_ == 0) gpu::mbarrier_arrive_expect(full, kKvBytes);
     __syncwarp();  // SYNC: as in load_k
-    load_box(gpu::smem_address(sm_.v[stage]), p_.v, full, job.kv_head * p_.v_head_stride, place, p_.n_boxes);
+    load_box(gpu::smem_address(sm_.v[stage]), p_.v, full, x, place, p_.n_boxes);
     ++n_tiles_;
   }
 
