@@ -72,12 +72,21 @@ class Consumer {
   template <bool kMasked, bool kBiased>
   __device__ __forceinline__ void step() {
     issue_products<kBiased>(s_);
-    if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
-    softmax_.template update<false, kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
+    if constexpr (kMasked || kBiased) {
+      release_k();
+      if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
+      softmax_.template follow<kMasked || Slice::kMayBeInfinite>(s_, p_.scale_log2);
+    } else {
+      if (!softmax_.guess(s_, p_.scale_log2)) {
+        multiply_qk_again();
+        softmax_.template follow<false>(s_, p_.scale_log2);
+      }
+      release_k();
+    }
     gpu::wgmma_wait<0>();
     release_v();
     pack_probabilities(s_);
-    if (softmax_.grew) {
+    if (softmax_.moved) {
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; i += 4) {
         o_[i] *= softmax_.keep_a, o_[i + 1] *= softmax_.keep_a;
@@ -102,7 +111,7 @@ class Consumer {
     gpu::wgmma_wait<0>();
     release_k();
     mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
-    softmax_.template update<true, true>(s_, p_.scale_log2);
+    softmax_.begin(s_, p_.scale_log2);
     pack_probabilities(s_);
     clear_output();
   }
@@ -133,15 +142,16 @@ class Consumer {
   template <int kScores>
   __device__ __forceinline__ void join_products(float (&s)[kScores]) {
     issue_products<kBias>(s);
+    release_k();
     mask_scores(s, seen_columns(row_a_), seen_columns(row_b_));
-    softmax_.template update<true, true>(s, p_.scale_log2);
+    softmax_.begin(s, p_.scale_log2);
     gpu::wgmma_wait<0>();
     release_v();
     pack_probabilities(s);
   }
 
   // QK of tile_, or of its first 2 kScores keys, and PV of the tile before it; returns when the scores are there, PV still
-  // running.
+  // running. K is still there.
   template <bool kBiased, int kScores>
   __device__ __forceinline__ void issue_products(float (&s)[kScores]) {
     wait_k();
@@ -150,13 +160,12 @@ class Consumer {
     gpu::wgmma_fence();
     multiply_qk(s, kBiased);
     gpu::wgmma_commit();
-    softmax_.template know_rows<kBiased>();
+    if constexpr (kBiased) softmax_.know_rows();
     wait_v();
     multiply_pv();
     gpu::wgmma_commit();
     hand_over();
     gpu::wgmma_wait<1>();
-    release_k();
   }
 
   template <int kScores>
@@ -168,6 +177,29 @@ class Consumer {
     for (int i = 0; i < kHeadDim / 16; ++i)
       gpu::wgmma_64xNx16<T, gpu::BMajor::kK, 2 * kScores>(s, q_[i], k + (i / 4 * kGroupLineBytes + i % 4 * 32 >> 4),
                                                           i > 0 || accumulate);
+  }
+
+  // The scores of a tile without bias and mask again, by this warp alone: SoftmaxRows::guess lost them, which hardly ever happens.
+  // By way of an array in local memory, so that the loop needs few registers.
+  __device__ __forceinline__ void multiply_qk_again() {
+    const std::uint32_t k = gpu::smem_address(sm_.k[k_count_ % kStages]);
+    float again[kTileKeys / 2];
+#pragma unroll 1
+    for (int block = 0; block < kTileKeys / kKeysPerGroup; ++block) {
+      float scores[4] = {};
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 16; i += 2) {  // 32 dims: four matrices of 8 keys x 8 dims
+        const int chunk = i * 2 + lane_ / 8;
+        std::uint32_t keys[4];
+        gpu::ldmatrix_x4(keys, k + kv_offset_bytes(kHeadDim, block * kKeysPerGroup + lane_ % 8, chunk / 8, chunk % 8));
+        gpu::mma_16x8x16<T>(scores, q_[i], keys[0], keys[1]);
+        gpu::mma_16x8x16<T>(scores, q_[i + 1], keys[2], keys[3]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) again[block * 4 + i] = scores[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 2; ++i) s_[i] = again[i];
   }
 
   __device__ __forceinline__ void multiply_pv() {
@@ -211,8 +243,8 @@ class Consumer {
 
   __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows& rows) {
     const int ring = job_idx % kJobRing;
-    write_rows<T, kHeadDim>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.max_a, p_.scale),
-                            finish_row(row_b_, rows.sum_b, rows.max_b, p_.scale), lane_);
+    write_rows<T, kHeadDim>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.ref_a),
+                            finish_row(row_b_, rows.sum_b, rows.ref_b), lane_);
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
   }

@@ -16,11 +16,13 @@ struct RowResult {
   float lse;
 };
 
-__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float max, float softmax_scale) {
+// `ref`: log2 of the exponent's reference (softmax.cuh).
+__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float ref) {
   const float sum = gpu::quad_sum(lane_sum);
   // Both before the choice, so that it is no branch. The short division has two units of error in its range, far inside which
   // a sum lies.
-  const float inverse = __fdividef(1.0f, sum), lse = max * softmax_scale + __logf(sum);
+  constexpr float kLn2 = 0.693147180559945f;
+  const float inverse = __fdividef(1.0f, sum), lse = ref * kLn2 + __logf(sum);
   const bool empty = sum == 0.0f;
   return {row, empty ? 0.0f : inverse, empty ? kEmptyLse : lse};
 }
