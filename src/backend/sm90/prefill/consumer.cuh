@@ -29,6 +29,8 @@ class Consumer {
   // Turns order the products of the two warpgroups. That costs more than it gains with head_dim 64, whose products are half as
   // long, and where products of the fused bias stand in the turn; but the ring of rel_logits relies on turns (logits.cuh).
   static constexpr bool kTakesTurns = kLogitBytes<Bias> != 0 || (kHeadDim == 128 && !kBias);
+  // Whether steps without bias and mask guess (softmax.cuh). Beside two steps of rel that spills.
+  static constexpr bool kGuesses = kTileKeys == kMaxTileKeys;
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -72,10 +74,10 @@ class Consumer {
   template <bool kMasked, bool kBiased>
   __device__ __forceinline__ void step() {
     issue_products<kBiased>(s_);
-    if constexpr (kMasked || kBiased) {
+    if constexpr (kMasked || kBiased || !kGuesses) {
       release_k();
       if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
-      softmax_.template follow<kMasked || Slice::kMayBeInfinite>(s_, p_.scale_log2);
+      softmax_.template follow<kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
     } else {
       if (!softmax_.guess(s_, p_.scale_log2)) {
         multiply_qk_again();
