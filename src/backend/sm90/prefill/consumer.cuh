@@ -17,7 +17,9 @@
 #include "backend/sm90/prefill/shared.cuh"
 #include "backend/sm90/prefill/softmax.cuh"
 #include "gpu/mbarrier.cuh"
+#include "gpu/mma_sync.cuh"
 #include "gpu/wgmma.cuh"
+#include "index/pages.hpp"
 
 namespace flashrel::sm90::prefill {
 
@@ -75,15 +77,11 @@ class Consumer {
   __device__ __forceinline__ void step() {
     issue_products<kBiased>(s_);
     if constexpr (kMasked || kBiased || !kGuesses) {
-      release_k();
       if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
       softmax_.template follow<kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
-    } else {
-      if (!softmax_.guess(s_, p_.scale_log2)) {
-        multiply_qk_again();
-        softmax_.template follow<false>(s_, p_.scale_log2);
-      }
-      release_k();
+    } else if (!softmax_.guess(s_, p_.scale_log2)) {
+      multiply_qk_again();
+      softmax_.template follow<false>(s_, p_.scale_log2);
     }
     gpu::wgmma_wait<0>();
     release_v();
@@ -144,7 +142,6 @@ class Consumer {
   template <int kScores>
   __device__ __forceinline__ void join_products(float (&s)[kScores]) {
     issue_products<kBias>(s);
-    release_k();
     mask_scores(s, seen_columns(row_a_), seen_columns(row_b_));
     softmax_.begin(s, p_.scale_log2);
     gpu::wgmma_wait<0>();
@@ -153,7 +150,7 @@ class Consumer {
   }
 
   // QK of tile_, or of its first 2 kScores keys, and PV of the tile before it; returns when the scores are there, PV still
-  // running. K is still there.
+  // running.
   template <bool kBiased, int kScores>
   __device__ __forceinline__ void issue_products(float (&s)[kScores]) {
     wait_k();
@@ -168,6 +165,7 @@ class Consumer {
     gpu::wgmma_commit();
     hand_over();
     gpu::wgmma_wait<1>();
+    release_k();
   }
 
   template <int kScores>
@@ -181,27 +179,39 @@ class Consumer {
                                                           i > 0 || accumulate);
   }
 
-  // The scores of a tile without bias and mask again, by this warp alone: SoftmaxRows::guess lost them, which hardly ever happens.
-  // By way of an array in local memory, so that the loop needs few registers.
+  // The scores of tile_, which has neither bias nor mask, again: SoftmaxRows::guess lost them, which hardly ever happens. By
+  // this warp alone, from K in global memory (the tile's place in shared memory may hold the next one), and by way of an array
+  // in local memory, so that it takes few registers.
   __device__ __forceinline__ void multiply_qk_again() {
-    const std::uint32_t k = gpu::smem_address(sm_.k[k_count_ % kStages]);
+    const Job& job = sm_.jobs[(job_count_ - 1) % kJobRing];
     float again[kTileKeys / 2];
 #pragma unroll 1
     for (int block = 0; block < kTileKeys / kKeysPerGroup; ++block) {
+      const T* row = find_key(job, tile_ * kTileKeys + block * kKeysPerGroup + lane_ / 4);
       float scores[4] = {};
 #pragma unroll
-      for (int i = 0; i < kHeadDim / 16; i += 2) {  // 32 dims: four matrices of 8 keys x 8 dims
-        const int chunk = i * 2 + lane_ / 8;
-        std::uint32_t keys[4];
-        gpu::ldmatrix_x4(keys, k + kv_offset_bytes(kHeadDim, block * kKeysPerGroup + lane_ % 8, chunk / 8, chunk % 8));
-        gpu::mma_16x8x16<T>(scores, q_[i], keys[0], keys[1]);
-        gpu::mma_16x8x16<T>(scores, q_[i + 1], keys[2], keys[3]);
+      for (int i = 0; i < kHeadDim / 16; ++i) {
+        const auto pair_at = [&](int dim) { return row == nullptr ? 0 : *reinterpret_cast<const std::uint32_t*>(row + dim); };
+        const int dim = i * 16 + lane_ % 4 * 2;
+        gpu::mma_16x8x16<T>(scores, q_[i], pair_at(dim), pair_at(dim + 8));
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) again[block * 4 + i] = scores[i];
     }
 #pragma unroll
     for (int i = 0; i < kTileKeys / 2; ++i) s_[i] = again[i];
+  }
+
+  // A row of K; nullptr in a page outside the cache, which counts as zeros. `key` counts from the job's first.
+  __device__ __forceinline__ const T* find_key(const Job& job, int key) const {
+    const auto& batch = p_.batch;
+    const int entry = batch.page_size.quotient(job.first_key + key);
+    if (entry >= batch.max_pages) return nullptr;
+    const int page = batch.block_table[job.seq * batch.table_seq_stride + entry * batch.table_page_stride];
+    if (!page_in_cache(page, batch.n_pages)) return nullptr;
+    const int slot = job.first_key + key - entry * static_cast<int>(batch.page_size.divisor);
+    return static_cast<const T*>(p_.k_cache.data) + page * p_.k_cache.page_stride + slot * p_.k_cache.slot_stride +
+           job.kv_head * p_.k_cache.head_stride;
   }
 
   __device__ __forceinline__ void multiply_pv() {
@@ -245,8 +255,8 @@ class Consumer {
 
   __device__ __forceinline__ void finish_job(std::uint32_t job_idx, const SoftmaxRows& rows) {
     const int ring = job_idx % kJobRing;
-    write_rows<T, kHeadDim>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.ref_a),
-                            finish_row(row_b_, rows.sum_b, rows.ref_b), lane_);
+    write_rows<T, kHeadDim>(p_, sm_.jobs[ring], o_, finish_row(row_a_, rows.sum_a, rows.ref_a * p_.scale_ln),
+                            finish_row(row_b_, rows.sum_b, rows.ref_b * p_.scale_ln), lane_);
     __syncwarp();
     if (lane_ == 0) gpu::mbarrier_arrive(gpu::smem_address(&sm_.job_empty[ring]));
   }

@@ -16,13 +16,12 @@ struct RowResult {
   float lse;
 };
 
-// `ref`: log2 of the exponent's reference (softmax.cuh).
-__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float ref) {
+// `ref_ln`: of the exponent's reference (softmax.cuh), as a natural logarithm.
+__device__ __forceinline__ RowResult finish_row(int row, float lane_sum, float ref_ln) {
   const float sum = gpu::quad_sum(lane_sum);
   // Both before the choice, so that it is no branch. The short division has two units of error in its range, far inside which
   // a sum lies.
-  constexpr float kLn2 = 0.693147180559945f;
-  const float inverse = __fdividef(1.0f, sum), lse = ref * kLn2 + __logf(sum);
+  const float inverse = __fdividef(1.0f, sum), lse = ref_ln + __logf(sum);
   const bool empty = sum == 0.0f;
   return {row, empty ? 0.0f : inverse, empty ? kEmptyLse : lse};
 }

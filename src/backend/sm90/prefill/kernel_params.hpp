@@ -40,7 +40,8 @@ struct KernelParams {
   int n_boxes = 1, keys_per_box = 8;         // of a key tile
   int zero_page = 0;                         // page coordinate outside the cache: TMA fills zeros
   int k_head_stride = 0, v_head_stride = 0;  // elements; 0 with one KV head
-  float scale = 0, scale_log2 = 0;           // softmax_scale; times log2(e)
+  float scale_log2 = 0;                      // softmax_scale * log2(e)
+  float scale_ln = 0;                        // softmax_scale / scale_log2: from log2 to natural logarithms
 
   // With a bias. Scores are accumulated in units of 1 / softmax_scale, and so the bias enters.
   int rel_extent = 0;
@@ -57,7 +58,8 @@ struct KernelParams {
   // 0: the factor is a power of two, the same for all tokens, and is multiplied into rel or rel_logits, exactly; 1: into the
   // fp32 bias.
   int n_factor_turns = 1;
-  Range proj_entries;  // that the call may need (shear.hpp); last, see docs/decisions/0005
+  gpu::PagedTensor k_cache;  // for scores that are made again (consumer.cuh)
+  Range proj_entries;        // that the call may need (shear.hpp); last, see docs/decisions/0005
 };
 
 }  // namespace flashrel::sm90::prefill

@@ -100,8 +100,10 @@ KernelParams make_params(const Problem& p, const Tensors& t, const Plan& plan, c
   k.zero_page = static_cast<int>(max_of<std::int64_t>(1, p.n_pages));
   k.k_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.k_head) : 0;
   k.v_head_stride = p.n_kv_heads > 1 ? static_cast<int>(p.strides.v_head) : 0;
-  k.scale = static_cast<float>(p.softmax_scale);
   k.scale_log2 = shared.scale_log2;
+  // By the rounded factor: that of the exponents drops out of lse.
+  k.scale_ln = static_cast<float>(p.softmax_scale / shared.scale_log2);
+  k.k_cache = shared.k;
   if (p.bias != BiasMode::kNone) set_bias(p, k);
   if (p.bias == BiasMode::kFused) set_projection(p, t, k);
   return k;

@@ -33,8 +33,9 @@ struct SoftmaxRows {
   __device__ __forceinline__ void begin(float (&s)[kScores], float scale_log2) {
     const Pair top = largest(s);
     ref_a = gpu::quad_max(top.a) * scale_log2, ref_b = gpu::quad_max(top.b) * scale_log2;
-    sum_a = sum_b = known_a = known_b = 0;
+    sum_a = sum_b = 0;
     exponentiate<true>(s, scale_log2);
+    know_rows();
   }
 
   // A later tile, by way of its largest scores. kMayBeEmpty: all of a row's scores may be -inf; its probabilities are 0 then,
@@ -64,9 +65,11 @@ struct SoftmaxRows {
       const bool move_a = is_heavy(top_a, known_a), move_b = is_heavy(top_b, known_b);
       moved = __any_sync(~0u, move_a | move_b);
       if (moved) {
-        by_a = move_a ? __fdividef(1.0f, top_a) : 1.0f, by_b = move_b ? __fdividef(1.0f, top_b) : 1.0f;
+        // By what the references really move, roundings included.
+        const float old_a = ref_a, old_b = ref_b;
         if (move_a) ref_a += __log2f(top_a);
         if (move_b) ref_b += __log2f(top_b);
+        by_a = gpu::exp2_approx(old_a - ref_a), by_b = gpu::exp2_approx(old_b - ref_b);
         shrink(by_a, by_b);
 #pragma unroll
         for (int i = 0; i < kScores; i += 4) {
