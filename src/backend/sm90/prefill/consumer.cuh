@@ -31,8 +31,9 @@ class Consumer {
   // Turns order the products of the two warpgroups. That costs more than it gains with head_dim 64, whose products are half as
   // long, and where products of the fused bias stand in the turn; but the ring of rel_logits relies on turns (logits.cuh).
   static constexpr bool kTakesTurns = kLogitBytes<Bias> != 0 || (kHeadDim == 128 && !kBias);
-  // Whether steps without bias and mask guess (softmax.cuh). Beside two steps of rel that spills.
-  static constexpr bool kGuesses = kTileKeys == kMaxTileKeys;
+  // Whether steps without bias and mask guess (softmax.cuh). Beside two steps of rel that spills, and with head_dim 64 and no
+  // bias it is slower.
+  static constexpr bool kGuesses = kTileKeys == kMaxTileKeys && (kHeadDim == 128 || kBias);
 
  public:
   // `warp` 0 ... 7, the same in all lanes.
@@ -67,16 +68,21 @@ class Consumer {
 #pragma unroll 1
         for (; tile_ >= loops_.biased_to; --tile_) step<false, true>();
       }
+      // Jobs of a window are over before guessing pays.
+      if constexpr (kGuesses && !kBias) {
 #pragma unroll 1
-      for (; tile_ >= loops_.plain_to; --tile_) step<false, false>();
+        for (; p_.windowed && tile_ >= loops_.plain_to; --tile_) step<false, false>();
+      }
+#pragma unroll 1
+      for (; tile_ >= loops_.plain_to; --tile_) step<false, false, kGuesses>();
       loops_.masked_to = first_tile_;
     }
   }
 
-  template <bool kMasked, bool kBiased>
+  template <bool kMasked, bool kBiased, bool kGuess = false>
   __device__ __forceinline__ void step() {
     issue_products<kBiased>(s_);
-    if constexpr (kMasked || kBiased || !kGuesses) {
+    if constexpr (!kGuess) {
       if constexpr (kMasked) mask_scores(s_, seen_columns(row_a_), seen_columns(row_b_));
       softmax_.template follow<kMasked || (kBiased && Slice::kMayBeInfinite)>(s_, p_.scale_log2);
     } else if (!softmax_.guess(s_, p_.scale_log2)) {
