@@ -201,7 +201,8 @@ __device__ void write_share(const Batch& batch, const Shared& shared, int share,
   to.first_token = p.batch.cu_q[item.seq * p.batch.cu_q_stride];
 }
 
-__global__ void __launch_bounds__(kThreads) shares_kernel(const __grid_constant__ SharesParams p) {
+// Three blocks an SM: left to itself, ptxas squeezes the sm_100a code into 32 registers and spills.
+__global__ void __launch_bounds__(kThreads, 3) shares_kernel(const __grid_constant__ SharesParams p) {
   alignas(Shared) __shared__ unsigned char shared_bytes[sizeof(Shared)];  // its members have initialisers
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int thread = static_cast<int>(threadIdx.x);
