@@ -188,6 +188,7 @@ class Consumer {
   // The scores of tile_, which has neither bias nor mask, again: SoftmaxRows::guess lost them, which hardly ever happens. By
   // this warp alone, from K in global memory (the tile's place in shared memory may hold the next one), and by way of an array
   // in local memory, so that it takes few registers.
+  // All rows of the warp take these scores, which differ from the first ones by the order of sums at most.
   __device__ __forceinline__ void multiply_qk_again() {
     const Job& job = sm_.jobs[(job_count_ - 1) % kJobRing];
     float again[kTileKeys / 2];
