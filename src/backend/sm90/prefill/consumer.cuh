@@ -212,12 +212,11 @@ class Consumer {
   // A row of K; nullptr in a page outside the cache, which counts as zeros. `key` counts from the job's first.
   __device__ __forceinline__ const T* find_key(const Job& job, int key) const {
     const auto& batch = p_.batch;
-    const int entry = batch.page_size.quotient(job.first_key + key);
-    if (entry >= batch.max_pages) return nullptr;
-    const int page = batch.block_table[job.seq * batch.table_seq_stride + entry * batch.table_page_stride];
+    const Box place = box_at(key, 1, batch.page_size, job.seen, job.first_key);
+    if (place.entry >= batch.max_pages) return nullptr;
+    const int page = batch.block_table[job.seq * batch.table_seq_stride + place.entry * batch.table_page_stride];
     if (!page_in_cache(page, batch.n_pages)) return nullptr;
-    const int slot = job.first_key + key - entry * static_cast<int>(batch.page_size.divisor);
-    return static_cast<const T*>(p_.k_cache.data) + page * p_.k_cache.page_stride + slot * p_.k_cache.slot_stride +
+    return static_cast<const T*>(p_.k_cache.data) + page * p_.k_cache.page_stride + place.slot * p_.k_cache.slot_stride +
            job.kv_head * p_.k_cache.head_stride;
   }
 

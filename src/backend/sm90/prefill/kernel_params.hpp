@@ -59,7 +59,7 @@ struct KernelParams {
   // fp32 bias.
   int n_factor_turns = 1;
   gpu::PagedTensor k_cache;  // for scores that are made again (consumer.cuh)
-  Range proj_entries;        // that the call may need (shear.hpp); last, see docs/decisions/0005
+  Range proj_entries;        // that the call may need (shear.hpp)
 };
 
 }  // namespace flashrel::sm90::prefill

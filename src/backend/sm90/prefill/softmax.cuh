@@ -59,7 +59,7 @@ struct SoftmaxRows {
     if (__any_sync(~0u, (added.a > most(known_a)) | (added.b > most(known_b)))) {
       const Pair top = largest(s);
       const float top_a = gpu::quad_max(top.a), top_b = gpu::quad_max(top.b);
-      constexpr float kLost = 0x1p100f;  // far below infinity, and its inverse is no denormal number
+      constexpr float kLost = 0x1p100f;  // far below infinity
       if (__any_sync(~0u, (top_a > kLost) | (top_b > kLost))) return false;
       known_a = gpu::quad_sum(sum_a), known_b = gpu::quad_sum(sum_b);
       const bool move_a = is_heavy(top_a, known_a), move_b = is_heavy(top_b, known_b);
